@@ -1,0 +1,1 @@
+"""Agent graphs that run durably on Temporal."""

@@ -1,0 +1,1 @@
+"""Activities: the only place where user code runs."""

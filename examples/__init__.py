@@ -1,0 +1,1 @@
+"""Runnable graphs, each the smallest that shows one thing."""

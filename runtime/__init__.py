@@ -1,0 +1,1 @@
+"""Everything that does not know Temporal workflows: authoring, state, tools, storage."""

@@ -1,0 +1,1 @@
+"""Stores: versioned thread state and the tool ledger."""

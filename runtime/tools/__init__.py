@@ -1,0 +1,1 @@
+"""Tools and how they are called."""
