@@ -15,6 +15,14 @@ BEGIN_ACTIVITY = "run.begin"
 COMMIT_TOOLS_ACTIVITY = "run.commit_tools"
 CLOSE_ACTIVITY = "run.close"
 
+WORKER_SHUTDOWN = "WorkerShutdown"
+"""Failure type of an attempt that its worker's shutdown cut short."""
+
+STORE_UNAVAILABLE = "STORAGE_TRANSIENT_001"
+"""Failure type of an attempt that could not reach the database."""
+TOOL_ERROR = "ToolError"
+"""Failure type of a tool that raised and is to be retried."""
+
 _WORKFLOW_ID_PREFIX = "thread-"
 
 
@@ -69,22 +77,26 @@ class ToolCallRef(Wire):
     tool_call_id: str
     tool: str
     limits: Limits = Limits()
+    known: bool = True
+    """False for a tool that the graph does not have: nothing to run, the commit answers the model."""
 
 
 class Position(Wire):
     """Where a run stands after a commit, and all that the workflow needs to go on from it.
 
     ``next`` says what to do: run ``node``; run ``calls`` of ``message_id`` (the step of a tool node);
-    or end, the run being finished.
+    end, the run being finished; or fail, the state having been saved with ``code`` and ``error``.
     """
 
     version: int
     step: int
     node: str
-    next: Literal["node", "tools", "end"]
+    next: Literal["node", "tools", "end", "fail"]
     limits: Limits = Limits()
     message_id: str = ""
     calls: tuple[ToolCallRef, ...] = ()
+    code: str = ""
+    error: str = ""
 
 
 class RunInput(Wire):

@@ -107,15 +107,27 @@ class AgentState(BaseModel):
             pydantic.ValidationError: A value that is not of the field's type.
         """
         reducers = self.reducers()
-        unknown = updates.keys() - type(self).model_fields.keys()
+        self.set_fields(
+            {
+                name: reducers[name](getattr(self, name, None), value) if name in reducers else value
+                for name, value in updates.items()
+            }
+        )
+
+    def set_fields(self, values: dict[str, Any]) -> None:
+        """Replace fields, past their reducers.
+
+        Raises:
+            KeyError, pydantic.ValidationError: As ``apply``.
+        """
+        unknown = values.keys() - type(self).model_fields.keys()
         if unknown:
             raise KeyError(
                 f"{type(self).__name__} has no field {', '.join(sorted(unknown))}; "
                 f"its fields are {', '.join(type(self).model_fields)}"
             )
-        for name, value in updates.items():
-            reducer = reducers.get(name)
-            self._assign(name, reducer(getattr(self, name), value) if reducer else value)
+        for name, value in values.items():
+            self._assign(name, value)
 
     def _assign(self, name: str, value: Any) -> None:
         # Validate one field alone: assignment must not re-validate (and copy) a large state.

@@ -222,9 +222,7 @@ class MessageIdTaken(Exception):
 class ThreadStore(Protocol):
     """The versioned state of threads."""
 
-    async def load_head(
-        self, thread_id: str, user_id: str | None, *, known_state_id: int | None = None
-    ) -> Head | None:
+    async def load_head(self, thread_id: str, user_id: str | None, *, known_state_id: int | None = None) -> Head | None:
         """The newest state, or ``None`` where the thread does not exist. Never writes.
 
         Args:
@@ -296,6 +294,10 @@ class ToolLedger(Protocol):
 
     async def renew(self, thread_id: str, ledger_key: str, owner: str, lease: timedelta) -> bool:
         """Extend a live or expired claim of ``owner``; false if another attempt took it over."""
+        ...
+
+    async def release(self, thread_id: str, ledger_key: str, owner: str) -> None:
+        """Give up the claim of ``owner``: it knows that the call is to be made again."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[LedgerTransaction]:

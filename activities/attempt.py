@@ -1,0 +1,139 @@
+"""One attempt at running user code: its heartbeats, its deadline, and how it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from ..runtime.thread_call import ThreadCall
+from ..runtime.tools.context import RunContext
+from ..runtime.wire import WORKER_SHUTDOWN
+
+HEARTBEAT_INTERVAL = 1.0
+"""Seconds between heartbeats; how soon a cancel is seen."""
+
+
+class CutShort(ApplicationError):
+    """The worker is shutting down; the attempt is made again elsewhere and counts as nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} was cut short by the shutdown of its worker", type=WORKER_SHUTDOWN)
+
+
+class DeadlineExceeded(Exception):
+    """The code ran out of time. ``step``: the whole step did, not this call alone."""
+
+    def __init__(self, seconds: float, *, step: bool) -> None:
+        super().__init__(f"no result within {seconds:g} s")
+        self.seconds = seconds
+        self.step = step
+
+
+def deadline(timeout: float | None, step_timeout: float | None) -> tuple[float | None, bool]:
+    """Seconds that are left for this attempt, and whether it is the step's time that runs out first."""
+    if step_timeout is None:
+        return timeout, False
+    spent = (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
+    left = max(0.0, step_timeout - max(0.0, spent))
+    return (timeout, False) if timeout is not None and timeout <= left else (left, True)
+
+
+@contextlib.asynccontextmanager
+async def heartbeats(context: RunContext) -> AsyncIterator[None]:
+    """Tell Temporal that the attempt is alive, with the details that the code reported last."""
+    loop = asyncio.get_running_loop()
+    details: tuple[Any, ...] = ()
+    timer: asyncio.TimerHandle | None = None
+
+    def report(*new: Any) -> None:
+        nonlocal details
+        details = new
+        activity.heartbeat(*details)
+
+    def pulse() -> None:
+        nonlocal timer
+        activity.heartbeat(*details)
+        timer = loop.call_later(HEARTBEAT_INTERVAL, pulse)
+
+    def report_from_any_thread(*new: Any) -> None:
+        loop.call_soon_threadsafe(report, *new)
+
+    context._beat = report_from_any_thread
+    timer = loop.call_later(HEARTBEAT_INTERVAL, pulse)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def run_code(
+    function: Callable[..., Any],
+    kwargs: dict[str, Any],
+    *,
+    name: str,
+    is_async: bool,
+    context: RunContext,
+    timeout: float | None,
+    step: bool = False,
+    grace: timedelta,
+    interruptible: bool = False,
+) -> Any:
+    """Call user code and wait for it, at most ``timeout`` seconds.
+
+    Code that is out of time or cancelled sees ``context.cancelled``; async code is cancelled as well. It has
+    ``grace`` to clean up; what it returns after its deadline is dropped, what it returns in spite of a cancel
+    is its result, for its effects have happened. Code in a thread that is ``interruptible`` is interrupted by an
+    exception; other code in a thread is left to itself.
+
+    Raises:
+        DeadlineExceeded: Out of time.
+        asyncio.CancelledError: The run is being stopped.
+        CutShort: The worker is shutting down.
+        BaseException: Whatever the code raised.
+    """
+    call: ThreadCall | None = None
+    running: asyncio.Future[Any]
+    if is_async:
+        running = asyncio.ensure_future(function(**kwargs))
+    else:
+        call = ThreadCall(function, kwargs, name=name)
+        running = call.future
+
+    async def cancel() -> None:
+        context._cancelled.set()
+        if call is None:
+            running.cancel()
+        elif interruptible:
+            call.interrupt()
+        await asyncio.wait({running}, timeout=grace.total_seconds())
+
+    try:
+        await asyncio.wait({running}, timeout=timeout)
+    except asyncio.CancelledError:
+        await cancel()
+        if running.done() and not running.cancelled() and running.exception() is None:
+            return running.result()
+        _abandon(running)
+        details = activity.cancellation_details()
+        if details is not None and details.worker_shutdown:
+            raise CutShort(name) from None
+        raise
+    if not running.done():
+        assert timeout is not None
+        await cancel()
+        _abandon(running)
+        raise DeadlineExceeded(timeout, step=step)
+    if running.cancelled():
+        raise RuntimeError(f"{name} cancelled itself")
+    return running.result()
+
+
+def _abandon(running: asyncio.Future[Any]) -> None:
+    """Whatever it still does or raises is nobody's result any more."""
+    running.add_done_callback(lambda future: future.cancelled() or future.exception())

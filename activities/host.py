@@ -1,0 +1,92 @@
+"""What all activities of one worker share. Built once in ``worker.py`` and passed down."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from temporalio.exceptions import ApplicationError
+
+from ..runtime.errors import RetryableError, TenxGraphError, UnknownGraphError
+from ..runtime.faults import Faults
+from ..runtime.graph import CompiledGraph
+from ..runtime.storage.contract import Store
+from ..runtime.storage.thread_states import StateCache, ThreadStates
+from ..runtime.telemetry import Metrics
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Self = TypeVar("Self")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The graphs that a worker hosts and the store that they share."""
+
+    graphs: Mapping[str, CompiledGraph]
+    store: Store
+    states: ThreadStates
+    metrics: Metrics
+    cancel_grace: timedelta = timedelta(seconds=5)
+    """How long cancelled code may take to clean up before its attempt ends without it."""
+    use_ledger: bool = True
+    """Off only to show what happens without it."""
+    worker: str = field(default_factory=lambda: f"{os.getpid()}@{socket.gethostname()}")
+    """Who runs the attempts, as Temporal names this process too."""
+    faults: Faults = field(default_factory=Faults)
+
+    @classmethod
+    def of(
+        cls,
+        graphs: Mapping[str, CompiledGraph],
+        store: Store,
+        *,
+        cache_bytes: int = 256 * 1024 * 1024,
+        metrics: Metrics | None = None,
+        faults: Faults | None = None,
+        **options: Any,
+    ) -> Host:
+        """A host with a state cache of its own."""
+        metrics = metrics or Metrics()
+        faults = faults or Faults()
+        states = ThreadStates(store, cache=StateCache(cache_bytes), metrics=metrics, faults=faults)
+        return cls(graphs=graphs, store=store, states=states, metrics=metrics, faults=faults, **options)
+
+    def graph(self, name: str) -> CompiledGraph:
+        """The graph of that name.
+
+        Raises:
+            UnknownGraphError: This worker does not host it.
+        """
+        try:
+            return self.graphs[name]
+        except KeyError:
+            raise UnknownGraphError(
+                f"this worker hosts no graph {name!r} (it hosts {', '.join(self.graphs)}); check the run's graph "
+                "name and the task queue"
+            ) from None
+
+
+def temporal_failure(error: TenxGraphError) -> ApplicationError:
+    """One of our errors as Temporal shows it: the code as its type, and no retry unless that can help."""
+    return ApplicationError(str(error)[:4000], type=error.code, non_retryable=not isinstance(error, RetryableError))
+
+
+def raises_failures(
+    method: Callable[Concatenate[Self, P], Awaitable[T]],
+) -> Callable[Concatenate[Self, P], Awaitable[T]]:
+    """Translate our errors at the boundary of an activity."""
+
+    @wraps(method)
+    async def activity(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(self, *args, **kwargs)
+        except TenxGraphError as exc:
+            raise temporal_failure(exc) from exc
+
+    return activity

@@ -1,0 +1,115 @@
+"""Running one node: load, call, commit."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from ..runtime.errors import NodeError, NodeTimeoutError, TenxGraphError
+from ..runtime.graph.advance import advance
+from ..runtime.graph.node import Node, apply_result
+from ..runtime.limits import RunConfig
+from ..runtime.state import AgentState
+from ..runtime.storage.thread_states import Snapshot
+from ..runtime.tools.context import RunContext
+from ..runtime.tools.identity import settle_identity
+from ..runtime.tools.result import describe_error
+from ..runtime.wire import NodeTask, Position
+from .attempt import CutShort, DeadlineExceeded, heartbeats, run_code
+from .host import Host, raises_failures
+
+
+class NodeRunner:
+    """The activity behind every ``node:<name>``."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @raises_failures
+    async def run(self, task: NodeTask) -> Position:
+        """Run the node on its state and commit what it returned; where that is done already, run nothing."""
+        host = self._host
+        base = await host.states.at(task.run, task.version)
+        if isinstance(base, Position):
+            return base
+        graph = host.graph(task.run.graph)
+        node = graph.node(task.node)
+        state = base.decode(graph.state_class)
+        known_ids = frozenset(message.message_id for message in state.context)
+        config = RunConfig.of(base.config)
+        attributes = {"node": node.name}
+        host.metrics.node_executions.add(1, attributes)
+        started = time.monotonic()
+        try:
+            result = await self._call(node, task, base, state)
+            state, goto = apply_result(node.name, state, result)
+        except TenxGraphError:
+            host.metrics.node_errors.add(1, attributes)
+            raise
+        finally:
+            host.metrics.node_duration.record(time.monotonic() - started, attributes)
+        for message in state.context:
+            if message.message_id not in known_ids:
+                settle_identity(message, task.run.thread_id)
+        position = await advance(graph, state, config=config, version=task.version + 1, goto=goto)
+        return await host.states.commit(
+            task.run,
+            base,
+            state,
+            position,
+            step=task.step,
+            node=task.node,
+            kind="node",
+            config=base.config,
+            known_ids=known_ids,
+        )
+
+    async def _call(self, node: Node, task: NodeTask, base: Snapshot, state: AgentState) -> object:
+        info = activity.info()
+        context = RunContext(
+            thread_id=task.run.thread_id,
+            user_id=task.run.user_id,
+            run_id=task.run.run_id,
+            node=node.name,
+            attempt=info.attempt,
+            last_heartbeat=info.heartbeat_details,
+        )
+        config = {
+            **base.config,
+            "thread_id": task.run.thread_id,
+            "user_id": task.run.user_id,
+            "run_id": task.run.run_id,
+        }
+        if node.function is None:
+            raise NodeError(f"node {node.name!r} is a tool node; its calls run as activities of their own")
+        try:
+            async with heartbeats(context):
+                await self._host.faults.reach("node.called", node.name)
+                result = await run_code(
+                    node.function,
+                    node.bind(state, config, context),
+                    name=f"node {node.name!r}",
+                    is_async=node.is_async,
+                    context=context,
+                    timeout=task.timeout,
+                    grace=self._host.cancel_grace,
+                )
+                await self._host.faults.reach("node.returned", node.name)
+                return result
+        except DeadlineExceeded as exc:
+            self._host.metrics.node_timeouts.add(1, {"node": node.name})
+            raise NodeTimeoutError(
+                f"node {node.name!r} exceeded its node_timeout of {exc.seconds:g} s; raise it, or give what hangs "
+                "a timeout of its own"
+            ) from None
+        except CutShort:
+            raise
+        except Exception as exc:
+            delay = node.retry.delay(info.attempt, exc) if node.retry else None
+            error = NodeError(f"node {node.name!r} failed: {describe_error(exc)}")
+            if delay is None:
+                raise error from exc
+            raise ApplicationError(str(error), type=error.code, next_retry_delay=timedelta(seconds=delay)) from exc

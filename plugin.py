@@ -1,0 +1,66 @@
+"""Graphs for a Temporal worker that somebody else owns: one line, ``plugins=[TenxGraphPlugin(...)]``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import WorkerConfig
+
+from .activities import Host, build_activities
+from .runtime.connect import with_our_models
+from .runtime.errors import GraphDefinitionError
+from .runtime.graph import CompiledGraph
+from .runtime.storage import Store
+from .workflows import GraphRun
+
+# A cancel reaches an activity with a heartbeat; the SDK's default would let it wait for up to a minute.
+_HEARTBEAT_THROTTLE = timedelta(seconds=1)
+_EAGER_ACTIVITIES = 100
+_GRACEFUL_SHUTDOWN = timedelta(seconds=30)
+
+
+class TenxGraphPlugin(SimplePlugin):
+    """Registers the run loop, and the nodes and tools of ``graphs``, with a worker.
+
+    Args:
+        graphs: Compiled graphs with distinct names.
+        store: An open store; it stays the caller's to close.
+        host_options: Further fields of ``Host``.
+
+    Raises:
+        GraphDefinitionError: Two graphs have one name.
+    """
+
+    def __init__(self, graphs: Iterable[CompiledGraph], store: Store, **host_options: Any) -> None:
+        by_name: dict[str, CompiledGraph] = {}
+        for graph in graphs:
+            if graph.name in by_name:
+                raise GraphDefinitionError(
+                    f"two graphs are named {graph.name!r}; name one of them: StateGraph(..., name=...)"
+                )
+            by_name[graph.name] = graph
+        self.host = Host.of(by_name, store, **host_options)
+        super().__init__(
+            "tenxgraph_temporal.Graphs",
+            data_converter=with_our_models,
+            workflows=[GraphRun],
+            activities=build_activities(self.host),
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Add our workflow and activities, and defaults without which stop and drain would be slow or rude."""
+        client = config["client"]
+        converter = with_our_models(client.data_converter)
+        if converter is not client.data_converter:
+            config["client"] = Client(**{**client.config(), "data_converter": converter})
+        if config.get("max_heartbeat_throttle_interval", timedelta.max) > _HEARTBEAT_THROTTLE:
+            config["max_heartbeat_throttle_interval"] = _HEARTBEAT_THROTTLE
+            config["default_heartbeat_throttle_interval"] = _HEARTBEAT_THROTTLE
+        if not config.get("graceful_shutdown_timeout"):
+            config["graceful_shutdown_timeout"] = _GRACEFUL_SHUTDOWN
+        config["max_eager_activity_reservations_per_workflow_task"] = _EAGER_ACTIVITIES
+        return super().configure_worker(config)

@@ -1,0 +1,176 @@
+"""From one node to the next: what a commit decides, so that the workflow has nothing left to decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import GraphRecursionError, NodeError, TerminalError
+from ..limits import Retry, RunConfig
+from ..state import END, AgentState, Message
+from ..state.blocks import ToolResultBlock
+from ..tools.handoff import handoff_target
+from ..tools.result import call_metadata, result_message
+from ..wire import Limits, Position, ToolCallRef
+from .compiled_graph import CompiledGraph
+from .node import Node
+
+
+async def advance(
+    graph: CompiledGraph, state: AgentState, *, config: RunConfig, version: int, goto: str | None = None
+) -> Position:
+    """Finish the step of ``execution_meta.current_node`` and find the next one.
+
+    Changes ``state.execution_meta``, and answers calls that a handoff leaves open. Never raises for what the
+    graph does wrong: the step's outcome is kept, the state says why it failed, and so does the position.
+
+    Args:
+        graph: The graph.
+        state: The state after the step, nodes' and tools' results joined.
+        config: The run's configuration.
+        version: The version that this state will have once committed.
+        goto: Where a ``Command`` sends the run.
+    """
+    meta = state.execution_meta
+    try:
+        while True:
+            source = meta.current_node
+            who = f"the Command of node {source!r}"
+            target = graph.checked(goto, who) if goto else await graph.next_node(state, source)
+            meta.step += 1
+            if target != END and meta.step >= config.recursion_limit:
+                raise GraphRecursionError(
+                    f"the run took {meta.step} steps without reaching END, at node {target!r}; "
+                    "raise recursion_limit in the run's config, or give the graph a way out"
+                )
+            meta.current_node = target
+            goto = _handoff(graph, state)
+            if goto is None:
+                return position_at(graph, state, config=config, version=version)
+    except TerminalError as exc:
+        return failed_position(state, exc, version=version)
+
+
+def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, version: int) -> Position:
+    """The position of a run that is about to do ``execution_meta.current_node``."""
+    meta = state.execution_meta
+    if meta.current_node == END:
+        meta.complete()
+        return Position(version=version, step=meta.step, node=END, next="end")
+    meta.clear_interrupt()
+    try:
+        node = graph.node(meta.current_node)
+        timeout = config.node_seconds(node.timeout)
+        if node.tools is None:
+            limits = _limits(timeout, node.retry, node.task_queue)
+            return Position(version=version, step=meta.step, node=node.name, next="node", limits=limits)
+        message, calls = open_calls(state)
+        if message is None:
+            raise NodeError(
+                f"tool node {node.name!r} was reached, but no message has open tool calls; route to it only "
+                "after a message with tools_calls",
+                code="NODE_002" if state.context else "NODE_003",
+            )
+        return Position(
+            version=version,
+            step=meta.step,
+            node=node.name,
+            next="tools",
+            limits=Limits(timeout=timeout),
+            message_id=message.message_id,
+            calls=tuple(_call_ref(node, call, config, timeout) for call in calls),
+        )
+    except TerminalError as exc:
+        return failed_position(state, exc, version=version)
+
+
+def failed_position(state: AgentState, error: TerminalError, *, version: int) -> Position:
+    """The end of a run that cannot go on; the thread stays at its current node."""
+    meta = state.execution_meta
+    meta.fail(str(error))
+    return Position(
+        version=version,
+        step=meta.step,
+        node=meta.current_node,
+        next="fail",
+        code=error.code,
+        error=str(error),
+    )
+
+
+def open_calls(state: AgentState) -> tuple[Message | None, list[dict[str, Any]]]:
+    """The latest assistant message with tool calls, and those of its calls that have no answer yet."""
+    for index in range(len(state.context) - 1, -1, -1):
+        message = state.context[index]
+        if message.role == "assistant" and message.tools_calls:
+            answered = answered_calls(state.context[index + 1 :])
+            unanswered = [call for call in message.tools_calls if call["id"] not in answered]
+            return (message, unanswered) if unanswered else (None, [])
+    return None, []
+
+
+def answered_calls(messages: Sequence[Message]) -> set[str]:
+    """The ids of the calls that ``messages`` answer."""
+    return {
+        block.call_id
+        for message in messages
+        if message.role == "tool"
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    }
+
+
+def insert_answers(state: AgentState, message_id: str, answers: Sequence[Message]) -> None:
+    """Put tool messages behind the message that asked, before whatever was said since."""
+    index = next(i for i, message in enumerate(state.context) if message.message_id == message_id) + 1
+    while index < len(state.context) and state.context[index].role == "tool":
+        index += 1
+    state.context = [*state.context[:index], *answers, *state.context[index:]]
+
+
+def call_name(call: dict[str, Any]) -> str:
+    """The tool that a call asks for; empty if the model named none."""
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _handoff(graph: CompiledGraph, state: AgentState) -> str | None:
+    """The node that an open call hands over to: then no tool of that message runs."""
+    node = graph.nodes.get(state.execution_meta.current_node)
+    if node is None or node.tools is None:
+        return None
+    message, calls = open_calls(state)
+    target = next((t for call in calls if (t := handoff_target(call_name(call))) in graph.nodes), None)
+    if message is None or target is None:
+        return None
+    answers = []
+    for call in calls:
+        name = call_name(call)
+        handed = handoff_target(name) == target
+        text = f"Handed over to {target}." if handed else f"Not run: the conversation was handed over to {target}."
+        metadata = call_metadata(call["id"], name, {})
+        answers.append(result_message(text, tool_call_id=call["id"], metadata=metadata))
+    insert_answers(state, message.message_id, answers)
+    return target
+
+
+def _call_ref(node: Node, call: dict[str, Any], config: RunConfig, node_timeout: float | None) -> ToolCallRef:
+    assert node.tools is not None
+    name = call_name(call)
+    if name not in node.tools:
+        return ToolCallRef(tool_call_id=call["id"], tool=name, known=False)
+    tool = node.tools[name]
+    limits = _limits(config.tool_seconds(tool.timeout), tool.retry, tool.task_queue or node.task_queue)
+    return ToolCallRef(
+        tool_call_id=call["id"], tool=name, limits=limits.model_copy(update={"step_timeout": node_timeout})
+    )
+
+
+def _limits(timeout: float | None, retry: Retry | None, task_queue: str | None) -> Limits:
+    attempts = Limits().max_attempts
+    return Limits(
+        timeout=timeout,
+        max_attempts=max(attempts, retry.max_attempts) if retry else attempts,
+        task_queue=task_queue,
+    )

@@ -1,0 +1,122 @@
+"""How long things may take and how often they are tried: what authors write, and what it defaults to."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from .errors import GraphDefinitionError
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_NODE_TIMEOUT = 900.0
+DEFAULT_TOOL_TIMEOUT = 300.0
+DEFAULT_RECURSION_LIMIT = 25
+
+Timeout = float | timedelta | None
+"""Seconds. ``None`` and non-positive values mean unbounded."""
+
+
+class Unset:
+    """No value was given: the next level's default applies."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Opt-in repetition of a node or tool that raised.
+
+    Args:
+        max_attempts: All attempts together, those lost with their worker included.
+        on: The errors that qualify; any other one is final at once.
+        interval: Seconds before the second attempt; doubles up to ``max_interval``. An error with a
+            ``retry_after`` attribute (seconds), or a response with a ``Retry-After`` header, says itself.
+    """
+
+    max_attempts: int = 3
+    on: tuple[type[BaseException], ...] = (Exception,)
+    interval: float = 1.0
+    max_interval: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.interval < 0 or self.max_interval < self.interval:
+            raise GraphDefinitionError(f"{self!r}: attempts start at 1, and intervals must not shrink")
+
+    def delay(self, attempt: int, error: BaseException) -> float | None:
+        """Seconds to wait after ``attempt`` (from 1) failed with ``error``; ``None`` if it was the last."""
+        if attempt >= self.max_attempts or not isinstance(error, self.on):
+            return None
+        asked = _retry_after(error)
+        return asked if asked is not None else min(self.interval * 2 ** (attempt - 1), self.max_interval)
+
+
+def _retry_after(error: BaseException) -> float | None:
+    value = getattr(error, "retry_after", None)
+    if value is None:
+        headers = getattr(getattr(error, "response", None), "headers", None)
+        value = headers.get("Retry-After") if isinstance(headers, Mapping) else None
+    try:
+        return max(0.0, float(value)) if value is not None else None
+    except (TypeError, ValueError):
+        return None
+
+
+def seconds(value: Any, *, default: float | None, name: str) -> float | None:
+    """A timeout as written by a user, in seconds; ``None`` is unbounded. A wrong value warns and defaults."""
+    if isinstance(value, Unset):
+        return default
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool):
+            raise TypeError("a boolean")
+        number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+        if math.isnan(number):
+            raise ValueError("not a number")
+    except (TypeError, ValueError, OverflowError):
+        logger.warning("%s=%r is not a number of seconds; using %s", name, value, default)
+        return default
+    return None if number <= 0 or math.isinf(number) else number
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The run's ``config``, read once. Invalid values warn and fall back, as in 10xGraph."""
+
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    recursion_limit: int = DEFAULT_RECURSION_LIMIT
+    node_timeout: Timeout | Unset = UNSET
+    tool_timeout: Timeout | Unset = UNSET
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> RunConfig:
+        """Read ``raw``."""
+        limit = raw.get("recursion_limit", DEFAULT_RECURSION_LIMIT)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            logger.warning("recursion_limit=%r is not a positive integer; using %d", limit, DEFAULT_RECURSION_LIMIT)
+            limit = DEFAULT_RECURSION_LIMIT
+        return cls(
+            raw=raw,
+            recursion_limit=limit,
+            node_timeout=raw.get("node_timeout", UNSET),
+            tool_timeout=raw.get("tool_timeout", UNSET),
+        )
+
+    def node_seconds(self, own: Timeout | Unset) -> float | None:
+        """The deadline of a node: the run's setting, else the node's own, else the default."""
+        own_seconds = seconds(own, default=DEFAULT_NODE_TIMEOUT, name="timeout of the node")
+        return seconds(self.node_timeout, default=own_seconds, name="node_timeout")
+
+    def tool_seconds(self, own: Timeout | Unset) -> float | None:
+        """The deadline of a tool call, likewise."""
+        own_seconds = seconds(own, default=DEFAULT_TOOL_TIMEOUT, name="timeout of the tool")
+        return seconds(self.tool_timeout, default=own_seconds, name="tool_timeout")

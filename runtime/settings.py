@@ -1,0 +1,80 @@
+"""The worker's settings: one frozen object, read once from the environment.
+
+Temporal's own settings (address, namespace, TLS, API key) come from Temporal's environment configuration:
+``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_API_KEY``, ``TEMPORAL_TLS_*``, or its TOML profiles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from .errors import SettingsError
+from .faults import Faults
+
+PREFIX = "TENXGRAPH_"
+
+
+class Settings(BaseModel):
+    """Each field is read from ``TENXGRAPH_<NAME>``; durations are in seconds or ISO 8601."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    database_url: SecretStr = SecretStr("")
+    """``postgresql://...``, ``sqlite:///path``, or ``memory:`` (one process, for trying out)."""
+    database_schema: str = "public"
+    """Schema of the tables in Postgres."""
+    database_pool_size: int = Field(default=20, ge=1)
+    """Connections to Postgres per worker process."""
+    database_statement_cache: int = Field(default=100, ge=0)
+    """Prepared statements per connection; 0 behind pgbouncer in transaction mode."""
+    redis_url: SecretStr = SecretStr("")
+    """Optional cache; without it everything works."""
+    task_queue: str = "tenxgraph"
+    """The queue that the worker serves."""
+    state_history_limit: int = Field(default=20, ge=0)
+    """Kept versions per thread; 0 keeps all."""
+    enforce_user_isolation: bool = True
+    """Refuse callers whose ``user_id`` is not the thread's."""
+    state_cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
+    """Bound of the in-process cache of thread states."""
+    max_concurrent_activities: int = Field(default=100, ge=1)
+    """Nodes and tool calls that one worker process runs at once."""
+    graceful_shutdown_timeout: timedelta = timedelta(seconds=30)
+    """How long running nodes and tools may go on after SIGTERM."""
+    cancel_grace: timedelta = timedelta(seconds=5)
+    """How long cancelled code may take to clean up before its attempt ends without it."""
+    ledger: bool = True
+    """False switches the tool ledger off: only to show what happens without it."""
+    faults: str = ""
+    """Fault points for tests; see ``runtime/faults.py``."""
+
+    @field_validator("faults")
+    @classmethod
+    def _faults_parse(cls, value: str) -> str:
+        Faults.parse(value)
+        return value
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read ``TENXGRAPH_*``.
+
+        Raises:
+            SettingsError: A value is wrong, or a variable has our prefix and is no setting; names it.
+        """
+        environ = os.environ if environ is None else environ
+        given = {name.removeprefix(PREFIX).lower(): value for name, value in environ.items() if name.startswith(PREFIX)}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as exc:
+            problems = "; ".join(
+                f"{PREFIX}{'_'.join(map(str, error['loc'])).upper()}: {error['msg']}" for error in exc.errors()
+            )
+            raise SettingsError(f"{problems}; the settings are {', '.join(map(_variable, cls.model_fields))}") from None
+
+
+def _variable(field: str) -> str:
+    return PREFIX + field.upper()

@@ -1,0 +1,231 @@
+"""Versioned thread state in Postgres: one statement per read, one per commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from ..errors import ForbiddenError, StoreError
+from ..state.encoding import Fields, dump_json, join_fields, split_fields
+from .contract import Commit, Committed, Head, HeadMoved, MessageIdTaken, Origin
+from .pg_database import PgDatabase, any_json
+
+META_KEY = "tenxgraph_temporal"
+"""Our key inside ``states.meta``; the rest of that object is the user's."""
+
+_LOAD_HEAD = """
+SELECT t.user_id, s.state_id, s.version, s.meta, CASE WHEN s.state_id = $2 THEN NULL ELSE s.state_data END AS data
+FROM {s}.threads t
+LEFT JOIN LATERAL (
+    SELECT * FROM {s}.states WHERE thread_id = $1 ORDER BY version DESC LIMIT 1
+) s ON true
+WHERE t.thread_id = $1
+"""
+
+_CREATE_THREAD = """
+INSERT INTO {s}.threads (thread_id, thread_name, user_id, meta) VALUES ($1, $2, $3, $4)
+ON CONFLICT (thread_id) DO NOTHING
+"""
+
+# One round trip. `locked` serialises the writers of a thread; a writer that waited for the lock may still see
+# the head of before its wait (one statement, one snapshot), and then the unique index on (thread_id, version)
+# refuses its row. NULL content is how a message id of another thread aborts the whole statement.
+_COMMIT = """
+WITH locked AS MATERIALIZED (
+    SELECT user_id FROM {s}.threads WHERE thread_id = $1 FOR NO KEY UPDATE
+), head AS (
+    SELECT state_id, version, meta FROM {s}.states WHERE thread_id = $1 ORDER BY version DESC LIMIT 1
+), fits AS (
+    SELECT $3::bigint + 1 AS version FROM locked LEFT JOIN head ON true
+    WHERE coalesce(head.version, 0) = $3 AND ($2::text IS NULL OR locked.user_id = $2)
+), written AS (
+    INSERT INTO {s}.states (thread_id, version, state_data, meta)
+    SELECT $1, fits.version, $4::jsonb, $5::jsonb FROM fits
+    RETURNING state_id, version
+), touched AS (
+    UPDATE {s}.threads SET updated_at = now() FROM fits WHERE thread_id = $1
+), pruned AS (
+    DELETE FROM {s}.states USING fits
+    WHERE $6::bigint > 0 AND states.thread_id = $1 AND states.version <= fits.version - $6
+), said AS (
+    INSERT INTO {s}.messages AS m (message_id, thread_id, role, content, tool_calls, reasoning, total_tokens,
+        usages, meta, created_at)
+    SELECT r.message_id, $1, r.role::{s}.message_role, r.content, r.tool_calls, r.reasoning, r.total_tokens,
+        r.usages, r.meta, clock_timestamp() + r.ordinal * interval '1 microsecond'
+    FROM fits, jsonb_to_recordset($7::jsonb) AS r(ordinal int, message_id text, role text, content text,
+        tool_calls jsonb, reasoning text, total_tokens int, usages jsonb, meta jsonb)
+    ON CONFLICT (message_id) DO UPDATE SET
+        content = CASE WHEN m.thread_id = excluded.thread_id THEN excluded.content END,
+        reasoning = excluded.reasoning, usages = excluded.usages, updated_at = now()
+), recorded AS (
+    INSERT INTO {s}.tool_executions (thread_id, tool_call_id, result, tool, status, attempt, worker)
+    SELECT $1, r.ledger_key, r.envelope, r.tool, r.status, r.attempt, r.worker
+    FROM fits, jsonb_to_recordset($8::jsonb) AS r(ledger_key text, envelope jsonb, tool text, status text,
+        attempt int, worker text)
+    ON CONFLICT DO NOTHING
+)
+SELECT locked.user_id, head.state_id, head.version, head.meta, written.state_id AS new_state_id
+FROM (SELECT 1) AS one
+LEFT JOIN locked ON true LEFT JOIN head ON true LEFT JOIN written ON true
+"""
+
+
+class PgThreads:
+    """``ThreadStore`` on Postgres."""
+
+    _db: PgDatabase
+    _enforce_user_isolation: bool
+    _state_history_limit: int
+
+    async def load_head(self, thread_id: str, user_id: str | None, *, known_state_id: int | None = None) -> Head | None:
+        """See ``ThreadStore.load_head``."""
+        query = self._db.sql(_LOAD_HEAD)
+        row = await self._db.run(lambda c: c.fetchrow(query, thread_id, known_state_id))
+        if row is None:
+            return None
+        self._check_owner(thread_id, row["user_id"], user_id)
+        return head_of(thread_id, row, split_fields(row["data"]) if row["data"] is not None else None)
+
+    async def commit(self, commit: Commit) -> Committed:
+        """See ``ThreadStore.commit``."""
+        owner = commit.user_id if self._enforce_user_isolation else None
+        arguments = (
+            commit.thread_id,
+            owner,
+            commit.expected_version,
+            join_fields(commit.fields).decode(),
+            dump_json(meta_of(commit)).decode(),
+            self._state_history_limit,
+            _message_rows(commit),
+            _ledger_rows(commit),
+        )
+        statement = self._db.sql(_COMMIT)
+
+        async def write(connection: asyncpg.Connection) -> asyncpg.Record | None:
+            try:
+                if commit.expected_version > 0:
+                    return await connection.fetchrow(statement, *arguments)
+                async with connection.transaction():
+                    await connection.execute(
+                        self._db.sql(_CREATE_THREAD),
+                        commit.thread_id,
+                        commit.thread_name or f"Thread {commit.thread_id}",
+                        commit.user_id,
+                        dump_json(commit.thread_meta or {}).decode(),
+                    )
+                    return await connection.fetchrow(statement, *arguments)
+            except asyncpg.UniqueViolationError:
+                return None  # another writer made this version while we waited for the lock
+            except asyncpg.NotNullViolationError as exc:
+                if exc.column_name == "content":
+                    raise MessageIdTaken(await self._taken(connection, commit)) from exc
+                raise
+
+        row = await self._db.run(write)
+        if row is not None and row["new_state_id"] is not None:
+            return Committed(state_id=row["new_state_id"], version=commit.expected_version + 1)
+        if row is None:
+            head = await self.load_head(commit.thread_id, commit.user_id, known_state_id=None)
+        elif row["user_id"] is None:
+            head = None
+        else:
+            self._check_owner(commit.thread_id, row["user_id"], commit.user_id)
+            head = head_of(commit.thread_id, row, None)
+        return self._already_there(commit, head)
+
+    @staticmethod
+    def _already_there(commit: Commit, head: Head | None) -> Committed:
+        if head is None:
+            head = Head(
+                thread_id=commit.thread_id,
+                user_id=commit.user_id,
+                version=0,
+                state_id=0,
+                fields=None,
+                origin=None,
+            )
+        mine, theirs = commit.origin, head.origin
+        if mine and theirs and (mine.run_id, mine.commit_id) == (theirs.run_id, theirs.commit_id):
+            return Committed(state_id=head.state_id, version=head.version, replayed=True)
+        raise HeadMoved(head)
+
+    async def _taken(self, connection: asyncpg.Connection, commit: Commit) -> frozenset[str]:
+        rows = await connection.fetch(
+            self._db.sql("SELECT message_id FROM {s}.messages WHERE message_id = ANY($1) AND thread_id <> $2"),
+            [message.message_id for message in commit.messages],
+            commit.thread_id,
+        )
+        return frozenset(row["message_id"] for row in rows)
+
+    def _check_owner(self, thread_id: str, owner: str, user_id: str | None) -> None:
+        if self._enforce_user_isolation and user_id is not None and owner != user_id:
+            raise ForbiddenError(thread_id)
+
+
+def head_of(thread_id: str, row: Any, fields: Fields | None) -> Head:
+    """A ``Head`` from a row with ``user_id, state_id, version, meta``."""
+    return Head(
+        thread_id=thread_id,
+        user_id=row["user_id"],
+        version=row["version"] or 0,
+        state_id=row["state_id"] or 0,
+        fields=fields,
+        origin=origin_of(row["meta"]),
+    )
+
+
+def origin_of(meta: Any) -> Origin | None:
+    """Our part of ``states.meta``, where a commit of ours wrote the row."""
+    ours = (any_json(meta) or {}).get(META_KEY)
+    return Origin(**ours) if ours else None
+
+
+def meta_of(commit: Commit) -> dict[str, Any]:
+    """What ``states.meta`` holds for ``commit``."""
+    meta = dict(commit.meta)
+    if commit.origin:
+        origin = commit.origin
+        meta[META_KEY] = {
+            "run_id": origin.run_id,
+            "commit_id": origin.commit_id,
+            "position": origin.position,
+            "config": origin.config,
+        }
+    return meta
+
+
+def _message_rows(commit: Commit) -> str:
+    rows = [
+        {
+            "ordinal": ordinal,
+            "message_id": message.message_id,
+            "role": message.role,
+            "content": dump_json(message.content).decode(),
+            "tool_calls": message.tool_calls,
+            "reasoning": message.reasoning,
+            "total_tokens": message.total_tokens,
+            "usages": message.usages,
+            "meta": message.meta,
+        }
+        for ordinal, message in enumerate(commit.messages)
+    ]
+    if len({row["message_id"] for row in rows}) < len(rows):
+        raise StoreError(f"thread {commit.thread_id!r}: one commit holds a message id twice")
+    return dump_json(rows).decode()
+
+
+def _ledger_rows(commit: Commit) -> str:
+    return dump_json(
+        [
+            {
+                "ledger_key": entry.ledger_key,
+                "envelope": entry.envelope,
+                "tool": entry.tool,
+                "status": entry.status,
+                "attempt": entry.attempt,
+                "worker": entry.worker,
+            }
+            for entry in commit.results
+        ]
+    ).decode()

@@ -1,0 +1,106 @@
+"""Joining the state changes of a message's calls, in call order."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import NodeError
+from ..state import AgentState
+from ..state.encoding import dump_json, encode_state, load_json
+from ..state.reducers import Reducer
+from .result import CallResult
+
+logger = logging.getLogger(__name__)
+
+_NOT_THE_TOOLS = ("context", "context_summary", "execution_meta")
+INTERNAL = "execution_meta.internal_data."
+"""Prefix of a changed key of ``internal_data`` among a call's state changes."""
+
+
+def changed_fields(before: AgentState, after: AgentState) -> dict[str, Any]:
+    """The fields that a tool changed in its copy, JSON-native; keys of ``internal_data`` one by one.
+
+    Raises:
+        EncodingError: A changed field cannot be stored.
+    """
+    old, new = encode_state(before), encode_state(after)
+    changes = {name: load_json(new[name]) for name in new if name not in _NOT_THE_TOOLS and new[name] != old[name]}
+    was, now = before.execution_meta.internal_data, after.execution_meta.internal_data
+    for key, value in now.items():
+        if key not in was or was[key] != value:
+            changes[INTERNAL + key] = load_json(dump_json(value))
+    return changes
+
+
+def merge_results(state: AgentState, baseline: AgentState, results: Sequence[CallResult], *, node: str) -> str | None:
+    """Write what the calls changed into ``state``; only what a call changed counts.
+
+    The first change of a field is taken as it is. A further one goes through the field's reducer, as the
+    difference to ``baseline`` where that can be told (items appended to a list, a sum); without a reducer the
+    last call in order wins, and that is logged.
+
+    Returns:
+        The node that the first ``Command`` with a ``goto`` names.
+    """
+    reducers = type(state).reducers()
+    changed: set[str] = set()
+    internal = state.execution_meta.internal_data
+    base_internal = baseline.execution_meta.internal_data
+    for result in results:
+        for name, value in result.state.items():
+            if name.startswith(INTERNAL):
+                key = name.removeprefix(INTERNAL)
+                internal[key] = _joined_internal(base_internal.get(key), internal.get(key), value)
+            elif name in type(state).model_fields and name not in _NOT_THE_TOOLS:
+                _merge_field(state, baseline, name, value, reducers.get(name), name in changed, node)
+                changed.add(name)
+    return next((result.goto for result in results if result.goto), None)
+
+
+def _merge_field(
+    state: AgentState,
+    baseline: AgentState,
+    name: str,
+    value: Any,
+    reducer: Reducer | None,
+    again: bool,
+    node: str,
+) -> None:
+    current, base = getattr(state, name), getattr(baseline, name)
+    try:
+        state._assign(name, value)
+    except ValidationError as exc:
+        raise NodeError(f"node {node!r}: a tool changed field {name!r} to what it cannot hold: {exc}") from exc
+    if not again:
+        return
+    if reducer is None:
+        logger.warning(
+            "node %s: parallel tools both changed state field %s, which has no reducer; the last call's value "
+            "is kept. Annotate the field with a reducer to combine them.",
+            node,
+            name,
+        )
+        return
+    state._assign(name, reducer(current, _difference(reducer, base, getattr(state, name))))
+
+
+def _difference(reducer: Reducer, base: Any, value: Any) -> Any:
+    """What a branch added to ``base``, where that can be told, so that nothing is counted twice."""
+    if isinstance(value, list) and isinstance(base, list) and value[: len(base)] == base:
+        return value[len(base) :]
+    if reducer is operator.add and isinstance(value, int | float) and isinstance(base, int | float):
+        return value - base
+    return value
+
+
+def _joined_internal(base: Any, current: Any, value: Any) -> Any:
+    if isinstance(value, list) and isinstance(current, list) and current != base:
+        known = base if isinstance(base, list) else []
+        if value[: len(known)] == known:
+            return [*current, *value[len(known) :]]
+    return value

@@ -1,0 +1,97 @@
+"""A tool: a plain function, and the options its author gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+from ..errors import GraphDefinitionError
+from ..limits import UNSET, Retry, Timeout, Unset
+from .schema import ToolSchema, tool_schema
+
+InDoubt = Literal["rerun", "fail", "ask"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A function that a model can call.
+
+    ``in_doubt`` decides about a call that was started and lost before its result was recorded: ``"rerun"``
+    runs it again (at least once), ``"fail"`` tells the model that the outcome is unknown, ``"ask"`` pauses
+    for a person. ``task_queue`` sends calls to workers of their own. ``interruptible`` lets a
+    stop or a deadline raise ``ThreadInterrupted`` inside a sync function, at a bytecode of the runtime's
+    choice; without it a sync function is asked to poll ``context.cancelled``.
+    """
+
+    function: Callable[..., Any]
+    schema: ToolSchema
+    timeout: Timeout | Unset = UNSET
+    retry: Retry | None = None
+    in_doubt: InDoubt = "rerun"
+    task_queue: str | None = None
+    interruptible: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name by which the model calls it."""
+        return self.schema.name
+
+    @property
+    def injects(self) -> frozenset[str]:
+        """What the function asks for besides the model's arguments: state, config, tool_call_id, context."""
+        return frozenset(self.schema.injected.values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as in a unit test."""
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: Timeout | Unset = UNSET,
+    retry: Retry | None = None,
+    in_doubt: InDoubt = "rerun",
+    task_queue: str | None = None,
+    interruptible: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: Timeout | Unset = UNSET,
+    retry: Retry | None = None,
+    in_doubt: InDoubt = "rerun",
+    task_queue: str | None = None,
+    interruptible: bool = False,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a ``Tool``; with options, as ``@tool(timeout=60)``.
+
+    Raises:
+        GraphDefinitionError: An option or the function's signature is wrong; names the tool.
+    """
+
+    def make(target: Callable[..., Any]) -> Tool:
+        schema = tool_schema(target, name=name, description=description)
+        if in_doubt not in ("rerun", "fail", "ask"):
+            raise GraphDefinitionError(
+                f"tool {schema.name!r}: in_doubt={in_doubt!r} is not known; use 'rerun', 'fail' or 'ask'"
+            )
+        return Tool(
+            function=target,
+            schema=schema,
+            timeout=timeout,
+            retry=retry,
+            in_doubt=in_doubt,
+            task_queue=task_queue,
+            interruptible=interruptible,
+        )
+
+    return make if function is None else make(function)

@@ -1,0 +1,48 @@
+"""A node that runs the tool calls of the latest assistant message, each as an activity of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..errors import GraphDefinitionError
+from .tool import Tool, tool
+
+
+class ToolNode:
+    """Tools by name: plain functions, sync or async, or ``Tool`` objects.
+
+    Raises:
+        GraphDefinitionError: Two tools with one name, or something that cannot be called.
+    """
+
+    def __init__(self, tools: Iterable[Callable[..., Any] | Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for item in tools:
+            self.add_tool(item)
+
+    def add_tool(self, item: Callable[..., Any] | Tool) -> None:
+        """Add one more tool."""
+        if not callable(item):
+            raise GraphDefinitionError(f"ToolNode: {item!r} is not a function; pass functions or Tool objects")
+        added = item if isinstance(item, Tool) else tool(item)
+        if added.name in self._tools:
+            raise GraphDefinitionError(
+                f"ToolNode: two tools are named {added.name!r}; give one another name with @tool(name=...)"
+            )
+        self._tools[added.name] = added
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """The tools by name."""
+        return dict(self._tools)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """The tools in OpenAI's function-calling form, to pass to a model."""
+        return [item.schema.openai() for item in self._tools.values()]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]

@@ -1,0 +1,119 @@
+"""The worker: ``python worker.py my_agent:graph [more:graphs]``. Connects, registers, serves, drains."""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # run as a file: hand over to the installed package, whose imports are relative
+    import sys
+
+    from tenxgraph_temporal.worker import main
+
+    sys.exit(main())
+
+import argparse
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from .plugin import TenxGraphPlugin
+from .runtime.connect import connect
+from .runtime.errors import GraphDefinitionError, TenxGraphError
+from .runtime.faults import Faults
+from .runtime.graph import CompiledGraph, StateGraph
+from .runtime.settings import Settings
+from .runtime.storage import Store, open_store
+
+logger = logging.getLogger(__name__)
+
+
+def load_graph(spec: str) -> CompiledGraph:
+    """The graph that ``module:attribute`` names; the working directory is on the path.
+
+    Raises:
+        GraphDefinitionError: It cannot be imported, or is no graph; says why.
+    """
+    module_name, _, attribute = spec.partition(":")
+    if not module_name or not attribute:
+        raise GraphDefinitionError(f"{spec!r} is not of the form module:attribute, e.g. my_agent:graph")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except TenxGraphError as exc:
+        raise GraphDefinitionError(f"{spec}: {exc.args[0]}") from exc
+    except Exception as exc:
+        raise GraphDefinitionError(f"{spec} cannot be imported: {type(exc).__name__}: {exc}") from exc
+    found = getattr(module, attribute, None)
+    if isinstance(found, StateGraph):
+        return found.compile()
+    if not isinstance(found, CompiledGraph):
+        has = "is a " + type(found).__name__ if hasattr(module, attribute) else "does not exist"
+        raise GraphDefinitionError(f"{spec}: {attribute!r} {has}; a compiled StateGraph is expected")
+    return found
+
+
+def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, settings: Settings) -> Worker:
+    """A worker that hosts ``graphs`` on ``store``; not yet running."""
+    plugin = TenxGraphPlugin(
+        graphs,
+        store,
+        cache_bytes=settings.state_cache_bytes,
+        cancel_grace=settings.cancel_grace,
+        use_ledger=settings.ledger,
+        faults=Faults.parse(settings.faults),
+    )
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        plugins=[plugin],
+        max_concurrent_activities=settings.max_concurrent_activities,
+        graceful_shutdown_timeout=settings.graceful_shutdown_timeout,
+    )
+
+
+async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain: running steps get ``graceful_shutdown_timeout`` to finish.
+
+    Raises:
+        TenxGraphError: A setting is wrong, or a server cannot be reached.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings)
+        stack.push_async_callback(store.close)
+        await store.setup()
+        client = await connect()
+        worker = build_worker(client, graphs, store, settings)
+        await stack.enter_async_context(worker)
+        names = ", ".join(graph.name for graph in graphs)
+        logger.info("serving %s on task queue %s", names, settings.task_queue)
+        print(f"worker ready: {names} on task queue {settings.task_queue}", flush=True)  # noqa: T201
+        await stop.wait()
+        logger.info("draining")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="worker.py", description="Host agent graphs on Temporal. Settings: TENXGRAPH_* and TEMPORAL_*."
+    )
+    parser.add_argument("graphs", nargs="+", metavar="module:graph", help="a compiled StateGraph")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        asyncio.run(serve([load_graph(spec) for spec in options.graphs], Settings.from_env()))
+    except TenxGraphError as exc:
+        print(f"worker: {exc}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
