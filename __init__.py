@@ -1,1 +1,63 @@
-"""Agent graphs that run durably on Temporal."""
+"""Agent graphs that run durably on Temporal, with a tool ledger and versioned state in Postgres."""
+
+from .plugin import TenxGraphPlugin
+from .runtime.client import GraphClient, RunHandle
+from .runtime.command import Command
+from .runtime.connect import WirePlugin, connect
+from .runtime.errors import TenxGraphError
+from .runtime.graph import CompiledGraph, StateGraph
+from .runtime.limits import Retry
+from .runtime.settings import Settings
+from .runtime.state import (
+    END,
+    START,
+    AgentState,
+    ExecutionState,
+    ExecutionStatus,
+    Message,
+    TokenUsages,
+    add_messages,
+    append_items,
+    replace_messages,
+    replace_value,
+)
+from .runtime.storage import Store, open_store
+from .runtime.tools import RunContext, Tool, ToolContext, ToolNode, ToolResult, create_handoff_tool, tool
+from .runtime.wire import RunInput, RunResult, workflow_id_of
+
+__all__ = [
+    "END",
+    "START",
+    "AgentState",
+    "Command",
+    "CompiledGraph",
+    "ExecutionState",
+    "ExecutionStatus",
+    "GraphClient",
+    "Message",
+    "Retry",
+    "RunContext",
+    "RunHandle",
+    "RunInput",
+    "RunResult",
+    "Settings",
+    "StateGraph",
+    "Store",
+    "TenxGraphError",
+    "TenxGraphPlugin",
+    "TokenUsages",
+    "Tool",
+    "ToolContext",
+    "ToolNode",
+    "ToolResult",
+    "WirePlugin",
+    "add_messages",
+    "append_items",
+    "connect",
+    "create_handoff_tool",
+    "open_store",
+    "replace_messages",
+    "replace_value",
+    "tool",
+    "workflow_id_of",
+]

@@ -158,12 +158,14 @@ class RunCommits:
             node=task.node,
             kind="tools",
             config=base.config,
-            results=entries,
+            results=entries if self._host.use_ledger else (),
             known_ids=known_ids,
         )
 
     async def _recorded(self, run: RunRef, message: Message, calls: list[dict[str, Any]]) -> dict[str, CallResult]:
         """The calls' results that are in the ledger, by call id."""
+        if not self._host.use_ledger:
+            return {}
         keys = {key: call for call in calls if (key := ledger_key(message.message_id, call["id"]))}
         rows = await self._host.store.lookup(run.thread_id, list(keys)) if keys else {}
         found = {}
@@ -212,7 +214,7 @@ class RunCommits:
             node=position.node,
             kind="close",
             config=base.config,
-            results=entries,
+            results=entries if self._host.use_ledger else (),
             known_ids=known_ids,
         )
 

@@ -280,6 +280,7 @@ class _Call:
         """Record the result at once; whoever recorded first is right."""
         envelope = to_envelope(result)
         if self._key is None:
+            await self._host.faults.reach("tool.recorded", self._tool.name)
             return self._outcome(result, unrecorded=envelope)
         entry = LedgerEntry(
             ledger_key=self._key,

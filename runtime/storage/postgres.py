@@ -68,6 +68,16 @@ class PostgresStore(PgLedger, PgAdmin):
             raise StoreUnavailable(f"Postgres cannot be reached ({type(exc).__name__}: {exc}); is it up?") from exc
         return cls(pool, owns_pool=True, **options)
 
+    @property
+    def schema(self) -> str:
+        """The schema that holds the tables."""
+        return self._db.schema
+
+    @property
+    def pool(self) -> asyncpg.Pool:
+        """The pool, for statements of the caller's own."""
+        return self._db.pool
+
     async def setup(self) -> None:
         """See ``Store.setup``."""
         await self._db.migrate()

@@ -1,0 +1,112 @@
+"""Starting, watching and stopping runs from Python. Everything here can be done with a plain Temporal client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
+
+from .errors import InputError, TenxGraphError
+from .state import Message
+from .wire import WORKFLOW_TYPE, RunInput, RunResult, workflow_id_of
+
+
+class RunFailed(TenxGraphError):
+    """A run ended with an error; ``code`` is the error's."""
+
+    code = "RUN_FAILED"
+
+
+class RunStopped(TenxGraphError):
+    """A run was stopped; its thread can go on with a next run."""
+
+    code = "RUN_STOPPED"
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """A run that was started. ``workflow`` is Temporal's own handle."""
+
+    thread_id: str
+    workflow: WorkflowHandle[Any, RunResult]
+
+    async def result(self) -> RunResult:
+        """Wait for the end.
+
+        Raises:
+            RunFailed: It failed; says why.
+            RunStopped: It was stopped.
+        """
+        try:
+            return await self.workflow.result()
+        except WorkflowFailureError as exc:
+            cause = exc.cause
+            if isinstance(cause, CancelledError):
+                raise RunStopped(f"the run of thread {self.thread_id!r} was stopped") from exc
+            if isinstance(cause, ApplicationError):
+                raise RunFailed(cause.message, code=cause.type) from exc
+            raise RunFailed(f"the run of thread {self.thread_id!r} ended: {cause}") from exc
+
+    async def stop(self) -> None:
+        """Ask the run to stop: a Temporal cancellation."""
+        await self.workflow.cancel()
+
+
+class GraphClient:
+    """Runs graphs through a Temporal client that has ``WirePlugin`` (see ``connect``)."""
+
+    def __init__(self, client: Client, *, task_queue: str = "tenxgraph") -> None:
+        self._client = client
+        self._task_queue = task_queue
+
+    async def start(
+        self,
+        graph: str,
+        thread_id: str,
+        messages: str | Sequence[Message | Mapping[str, Any]] | None = None,
+        *,
+        state: Mapping[str, Any] | None = None,
+        user_id: str = "anonymous",
+        config: Mapping[str, Any] | None = None,
+    ) -> RunHandle:
+        """Start a run of ``graph`` on a thread: a new one, or one that goes on from where it stood.
+
+        Raises:
+            InputError: A run of this thread is open; it must end first.
+        """
+        entered: dict[str, Any] = {}
+        if messages is not None:
+            items = [messages] if isinstance(messages, str) else messages
+            entered["messages"] = [m.model_dump(mode="json") if isinstance(m, Message) else m for m in items]
+        if state is not None:
+            entered["state"] = dict(state)
+        run_input = RunInput(
+            graph=graph, thread_id=thread_id, user_id=user_id, input=entered, config=dict(config or {})
+        )
+        try:
+            handle = await self._client.start_workflow(
+                WORKFLOW_TYPE,
+                run_input,
+                id=workflow_id_of(thread_id),
+                task_queue=self._task_queue,
+                result_type=RunResult,
+                static_summary=f"{graph}: {thread_id}",
+            )
+        except WorkflowAlreadyStartedError as exc:
+            raise InputError(
+                f"a run of thread {thread_id!r} is open (workflow {exc.workflow_id}, run {exc.run_id}); wait for its "
+                "end, or stop it first"
+            ) from exc
+        return RunHandle(thread_id, handle)
+
+    def handle(self, thread_id: str) -> RunHandle:
+        """The latest run of a thread."""
+        handle = self._client.get_workflow_handle(workflow_id_of(thread_id), result_type=RunResult)
+        return RunHandle(thread_id, handle)
+
+    async def run(self, graph: str, thread_id: str, messages: Any = None, **options: Any) -> RunResult:
+        """Start a run and wait for its end; as ``start`` and ``RunHandle.result``."""
+        return await (await self.start(graph, thread_id, messages, **options)).result()

@@ -1,0 +1,112 @@
+"""One test's corner of the real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHistory
+from temporalio.worker import Replayer, Worker
+
+from tenxgraph_temporal import AgentState, CompiledGraph, GraphClient, RunHandle, TenxGraphPlugin
+from tenxgraph_temporal.examples.process import Process, worker_process
+from tenxgraph_temporal.runtime.connect import with_our_models
+from tenxgraph_temporal.runtime.devstack import DevStack
+from tenxgraph_temporal.runtime.state.encoding import decode_state
+from tenxgraph_temporal.runtime.storage.contract import Head, Store
+from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
+from tenxgraph_temporal.workflows import GraphRun
+
+S = TypeVar("S", bound=AgentState)
+
+
+class App:
+    """A schema, a task queue, and workers on them, in this process or in processes of their own."""
+
+    def __init__(self, *, stack: DevStack, client: Client, store: PostgresStore, logs: Path) -> None:
+        self.stack = stack
+        self.client = client
+        self.store = store
+        self.queue = f"q-{uuid.uuid4().hex[:12]}"
+        self.graphs = GraphClient(client, task_queue=self.queue)
+        self._logs = logs
+        self._handles: list[RunHandle] = []
+
+    def thread(self) -> str:
+        return f"t-{uuid.uuid4().hex[:12]}"
+
+    @asynccontextmanager
+    async def worker(self, *graphs: CompiledGraph, store: Store | None = None, **options: Any) -> AsyncIterator[Worker]:
+        """A worker in this process that replays each workflow task from the beginning."""
+        host = {name: options.pop(name) for name in ("cancel_grace", "use_ledger", "metrics") if name in options}
+        plugin = TenxGraphPlugin(graphs, store or self.store, **host)
+        settings = {"max_cached_workflows": 0, "task_queue": self.queue, **options}
+        async with Worker(self.client, plugins=[plugin], **settings) as worker:
+            yield worker
+
+    def process(self, *specs: str, **env: str) -> AbstractAsyncContextManager[Process]:
+        """A worker process; ``env`` overrides its environment."""
+        ours = {
+            "TEMPORAL_ADDRESS": self.stack.temporal_address,
+            "TENXGRAPH_DATABASE_URL": self.stack.postgres_dsn,
+            "TENXGRAPH_DATABASE_SCHEMA": self.store.schema,
+            "TENXGRAPH_TASK_QUEUE": self.queue,
+        }
+        return worker_process(*specs, env={**ours, **env}, log=self._logs / "workers.log")
+
+    async def start(self, graph: str, thread_id: str, messages: Any = "hi", **options: Any) -> RunHandle:
+        handle = await self.graphs.start(graph, thread_id, messages, **options)
+        self._handles.append(handle)
+        return handle
+
+    async def run(self, graph: CompiledGraph, messages: Any = "hi", **options: Any) -> tuple[str, AgentState]:
+        """Run on a fresh thread with a worker in this process; the thread and its state at the end."""
+        thread_id = options.pop("thread_id", None) or self.thread()
+        async with self.worker(graph):
+            await (await self.start(graph.name, thread_id, messages, **options)).result()
+        return thread_id, await self.state(thread_id, graph.state_class)
+
+    async def head(self, thread_id: str) -> Head:
+        head = await self.store.load_head(thread_id, None)
+        assert head is not None, f"no thread {thread_id}"
+        return head
+
+    async def state(self, thread_id: str, cls: type[S] = AgentState) -> S:  # type: ignore[assignment]
+        head = await self.head(thread_id)
+        assert head.fields is not None
+        return decode_state(cls, head.fields)
+
+    async def replay_all(self) -> None:
+        """Replay the history of every run that the test started, without nondeterminism."""
+        histories = [await handle.workflow.fetch_history() for handle in self._handles]
+        await replay(*histories)
+
+
+async def replay(*histories: WorkflowHistory) -> None:
+    replayer = Replayer(workflows=[GraphRun], data_converter=with_our_models(None))
+    for history in histories:
+        await replayer.replay_workflow(history)
+
+
+def activities(history: WorkflowHistory) -> list[str]:
+    """The activity types that a history scheduled, in order."""
+    return [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    ]
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], *, timeout: float = 30) -> Any:
+    """Wait until ``check`` returns something true."""
+    async with asyncio.timeout(timeout):
+        while True:
+            found = await check()
+            if found:
+                return found
+            await asyncio.sleep(0.02)
