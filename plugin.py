@@ -56,7 +56,8 @@ class TenxGraphPlugin(SimplePlugin):
         client = config["client"]
         converter = with_our_models(client.data_converter)
         if converter is not client.data_converter:
-            config["client"] = Client(**{**client.config(), "data_converter": converter})
+            settings: dict[str, Any] = {**client.config(), "data_converter": converter}
+            config["client"] = Client(**settings)
         if config.get("max_heartbeat_throttle_interval", timedelta.max) > _HEARTBEAT_THROTTLE:
             config["max_heartbeat_throttle_interval"] = _HEARTBEAT_THROTTLE
             config["default_heartbeat_throttle_interval"] = _HEARTBEAT_THROTTLE

@@ -5,9 +5,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # run as a file: hand over to the installed package, whose imports are relative
     import sys
 
-    from tenxgraph_temporal.worker import main
+    from tenxgraph_temporal import worker
 
-    sys.exit(main())
+    sys.exit(worker.main())
 
 import argparse
 import asyncio

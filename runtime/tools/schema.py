@@ -70,7 +70,7 @@ def tool_schema(function: Callable[..., Any], *, name: str | None = None, descri
     Raises:
         GraphDefinitionError: The signature cannot be offered to a model; names tool and parameter.
     """
-    name = name or getattr(_function_of(function), "__name__", type(function).__name__)
+    name = name or str(getattr(_function_of(function), "__name__", type(function).__name__))
     if not _NAME.match(name):
         raise GraphDefinitionError(
             f"tool {name!r}: a model can call only names of up to 64 letters, digits, _ and -; use @tool(name=...)"

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
@@ -76,7 +76,11 @@ class App:
         assert head is not None, f"no thread {thread_id}"
         return head
 
-    async def state(self, thread_id: str, cls: type[S] = AgentState) -> S:  # type: ignore[assignment]
+    @overload
+    async def state(self, thread_id: str) -> AgentState: ...
+    @overload
+    async def state(self, thread_id: str, cls: type[S]) -> S: ...
+    async def state(self, thread_id: str, cls: type[AgentState] = AgentState) -> AgentState:
         head = await self.head(thread_id)
         assert head.fields is not None
         return decode_state(cls, head.fields)
