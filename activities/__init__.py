@@ -8,6 +8,7 @@ from typing import Any
 from temporalio import activity
 
 from ..runtime.wire import NodeTask, Position, ToolOutcome, ToolTask, node_activity, tool_activity
+from .answers import AnswerCommits
 from .host import Host
 from .nodes import NodeRunner
 from .runs import RunCommits
@@ -16,7 +17,8 @@ from .tools import ToolRunner
 
 def build_activities(host: Host) -> list[Callable[..., Any]]:
     """The activities of a worker that hosts ``host.graphs``: one type per node's and tool's name."""
-    commits, nodes, tools = RunCommits(host), NodeRunner(host), ToolRunner(host)
+    commits, answers = RunCommits(host), AnswerCommits(host)
+    nodes, tools = NodeRunner(host), ToolRunner(host)
 
     async def run_node(task: NodeTask) -> Position:
         return await nodes.run(task)
@@ -32,6 +34,9 @@ def build_activities(host: Host) -> list[Callable[..., Any]]:
         commits.begin,
         commits.commit_tools,
         commits.close,
+        answers.pause,
+        answers.answer,
+        answers.check,
         *(_named(function, name) for name, function in sorted(names.items())),
     ]
 

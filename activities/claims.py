@@ -11,7 +11,7 @@ from types import TracebackType
 
 from temporalio import activity
 
-from ..runtime.errors import TenxGraphError
+from ..runtime.errors import RetryableError, TenxGraphError
 from ..runtime.storage.contract import Claimed, Held, InDoubt, Intent, Recorded
 from ..runtime.tools.result import CallResult, call_metadata, failure
 from ..runtime.tools.tool import Tool
@@ -85,6 +85,18 @@ class Claims:
             self._renewal.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewal
+
+    async def take_over(self) -> None:
+        """Somebody decided that the doubtful call is to be made again: claim it for this attempt.
+
+        Raises:
+            RetryableError: Another attempt was quicker; its outcome is looked up by the next one.
+        """
+        assert self._key is not None
+        claim = await self._store.take_over(self._thread_id, self._intent)
+        if not isinstance(claim, Claimed):
+            raise RetryableError(f"call {self._key} was claimed by another attempt")
+        self._renewal = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
         """The call is to be made again, as if it had not been claimed."""

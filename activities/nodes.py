@@ -9,8 +9,18 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ..runtime.errors import NodeError, NodeTimeoutError, TenxGraphError
-from ..runtime.graph.advance import advance
+from ..runtime.graph import CompiledGraph
+from ..runtime.graph.advance import advance, position_at
 from ..runtime.graph.node import Node, apply_result
+from ..runtime.interrupt import (
+    GraphInterrupt,
+    InterruptRequest,
+    Scope,
+    answers_of,
+    clear_answers,
+    interrupt_scope,
+    show_requests,
+)
 from ..runtime.limits import RunConfig
 from ..runtime.state import AgentState
 from ..runtime.storage.thread_states import Snapshot
@@ -46,11 +56,14 @@ class NodeRunner:
         try:
             result = await self._call(node, task, base, state)
             state, goto = apply_result(node.name, state, result)
+        except GraphInterrupt as pause:
+            return await self._pause(graph, task, base, pause.request)
         except TenxGraphError:
             host.metrics.node_errors.add(1, attributes)
             raise
         finally:
             host.metrics.node_duration.record(time.monotonic() - started, attributes)
+        clear_answers(state)
         for message in state.context:
             if message.message_id not in known_ids:
                 settle_identity(message, task.run.thread_id)
@@ -65,6 +78,24 @@ class NodeRunner:
             kind="node",
             config=base.config,
             known_ids=known_ids,
+        )
+
+    async def _pause(self, graph: CompiledGraph, task: NodeTask, base: Snapshot, request: InterruptRequest) -> Position:
+        """Commit that the node waits for an answer; what it had changed so far it will change again."""
+        state = base.decode(graph.state_class)
+        config = RunConfig.of(base.config)
+        position = position_at(graph, state, config=config, version=task.version + 1)
+        show_requests(state, [request])
+        return await self._host.states.commit(
+            task.run,
+            base,
+            state,
+            position.model_copy(update={"interrupts": (request.ref,)}),
+            step=task.step,
+            node=task.node,
+            kind=f"pause/{request.id}",
+            config=base.config,
+            known_ids=frozenset(message.message_id for message in state.context),
         )
 
     async def _call(self, node: Node, task: NodeTask, base: Snapshot, state: AgentState) -> object:
@@ -86,17 +117,19 @@ class NodeRunner:
         if node.function is None:
             raise NodeError(f"node {node.name!r} is a tool node; its calls run as activities of their own")
         try:
+            scope = Scope(node.name, f"{task.run.thread_id}\0{task.run.run_id}\0{task.step}", answers_of(state))
             async with heartbeats(context):
                 await self._host.faults.reach("node.called", node.name)
-                result = await run_code(
-                    node.function,
-                    node.bind(state, config, context),
-                    name=f"node {node.name!r}",
-                    is_async=node.is_async,
-                    context=context,
-                    timeout=task.timeout,
-                    grace=self._host.cancel_grace,
-                )
+                with interrupt_scope(scope):
+                    result = await run_code(
+                        node.function,
+                        node.bind(state, config, context),
+                        name=f"node {node.name!r}",
+                        is_async=node.is_async,
+                        context=context,
+                        timeout=task.timeout,
+                        grace=self._host.cancel_grace,
+                    )
                 await self._host.faults.reach("node.returned", node.name)
                 return result
         except DeadlineExceeded as exc:

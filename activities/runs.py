@@ -13,10 +13,18 @@ from ..runtime.graph import CompiledGraph
 from ..runtime.graph.advance import (
     advance,
     call_name,
+    enter,
     failed_position,
     insert_answers,
     open_calls,
-    position_at,
+)
+from ..runtime.interrupt import (
+    InterruptRequest,
+    answer_problem,
+    clear_answers,
+    open_requests,
+    show_requests,
+    take_answer,
 )
 from ..runtime.limits import RunConfig
 from ..runtime.state import END, START, AgentState, ExecutionStatus, Message
@@ -59,8 +67,11 @@ class RunCommits:
         state = base.decode(graph.state_class) if base.version else graph.state_class()
         known_ids = frozenset(message.message_id for message in state.context)
         config = RunConfig.of(task.config)
-        await self._enter(graph, state, task)
-        position = position_at(graph, state, config=config, version=base.version + 1)
+        requests, entries, gate = await self._enter(graph, state, task)
+        position = enter(graph, state, config=config, version=base.version + 1, gate=gate)
+        if requests:
+            show_requests(state, requests)
+            position = position.model_copy(update={"interrupts": tuple(request.ref for request in requests)})
         return await states.commit(
             task.run,
             base,
@@ -70,15 +81,31 @@ class RunCommits:
             node=START,
             kind="begin",
             config=task.config,
+            results=entries,
             known_ids=known_ids,
         )
 
-    async def _enter(self, graph: CompiledGraph, state: AgentState, task: BeginTask) -> None:
-        """Join the run's input into the thread's state, by 10xGraph's rules."""
-        unknown = task.input.keys() - {"messages", "state"}
+    async def _enter(
+        self, graph: CompiledGraph, state: AgentState, task: BeginTask
+    ) -> tuple[list[InterruptRequest], list[LedgerEntry], bool]:
+        """Join the run's input into the thread's state, by 10xGraph's rules.
+
+        Returns:
+            What the thread still waits for, records of calls that were closed, and whether a pause before the first
+            node applies.
+        """
+        unknown = task.input.keys() - {"messages", "state", "resume", "interrupt_id"}
         if unknown:
-            raise InputError(f"input has {', '.join(map(repr, sorted(unknown)))}; it takes 'messages' and 'state'")
+            raise InputError(
+                f"input has {', '.join(map(repr, sorted(unknown)))}; it takes 'messages' and 'state', or 'resume'"
+            )
         meta = state.execution_meta
+        requests = self._resumed(state, task)
+        paused = meta.is_interrupted
+        entries: list[LedgerEntry] = []
+        if open_requests(state) and not requests and "resume" not in task.input:  # dropped for a new message
+            meta.current_node, node = START, meta.current_node
+            entries = await self._close_calls(graph, state, task.run, node, "the question it asked was dropped")
         meta.thread_id = task.run.thread_id
         meta.step = 0
         meta.internal_data.pop("error", None)
@@ -99,6 +126,36 @@ class RunCommits:
             raise InputError(f"input['state'] does not fit: {exc}") from exc
         if meta.current_node == START:
             meta.current_node = await graph.entry(state)
+        return requests, entries, not paused
+
+    def _resumed(self, state: AgentState, task: BeginTask) -> list[InterruptRequest]:
+        """Take the answer that the input brings to a thread that was left waiting; what it still waits for."""
+        requests = open_requests(state)
+        if "resume" not in task.input:
+            if not requests or not (task.input.get("messages") or task.input.get("state")):
+                return requests
+            if not task.config.get("drop_interrupts"):
+                asked = ", ".join(f"{request.id} ({request.message or request.reason})" for request in requests)
+                raise InputError(
+                    f"thread {task.run.thread_id!r} waits for an answer to {asked}; resume it with "
+                    '{"resume": value}, or drop the question with config {"drop_interrupts": true}'
+                )
+            return []
+        wanted = task.input.get("interrupt_id")
+        matching = [request for request in requests if wanted in (None, request.id)]
+        if len(matching) != 1:
+            ids = ", ".join(request.id for request in requests) or "none"
+            raise InputError(
+                f"thread {task.run.thread_id!r} cannot be resumed by this answer: its open interrupts are {ids}; "
+                "name one of them as interrupt_id"
+                if requests
+                else f"thread {task.run.thread_id!r} is not paused at an interrupt: there is nothing to resume"
+            )
+        problem = answer_problem(matching[0], task.input["resume"])
+        if problem:
+            raise InputError(f"the answer does not fit the interrupt's response_schema: {problem}")
+        take_answer(state, matching[0], task.input["resume"])
+        return [request for request in requests if request is not matching[0]]
 
     @activity.defn(name=COMMIT_TOOLS_ACTIVITY)
     @raises_failures
@@ -143,6 +200,7 @@ class RunCommits:
         goto: str | None,
     ) -> Position:
         known_ids = frozenset(m.message_id for m in state.context)
+        clear_answers(state)
         answers = [result.message for result in results]
         for answer in answers:
             settle_identity(answer, task.run.thread_id)
@@ -194,7 +252,10 @@ class RunCommits:
         known_ids = frozenset(message.message_id for message in state.context)
         entries: list[LedgerEntry] = []
         if task.status == "stopped":
-            entries = await self._close_calls(graph, state, task.run)
+            stopped_at = state.execution_meta.current_node
+            entries = await self._close_calls(
+                graph, state, task.run, stopped_at, "the run was stopped before it finished"
+            )
             node = state.execution_meta.current_node
             state.execution_meta.set_interrupt(
                 node, "stop_requested", ExecutionStatus.INTERRUPTED_AFTER, {"source": "stop", "info": None}
@@ -218,9 +279,12 @@ class RunCommits:
             known_ids=known_ids,
         )
 
-    async def _close_calls(self, graph: CompiledGraph, state: AgentState, run: RunRef) -> list[LedgerEntry]:
-        """Answer the open calls of a stopped tool step: what finished as it finished, the rest as cancelled."""
-        node = graph.nodes.get(state.execution_meta.current_node)
+    async def _close_calls(
+        self, graph: CompiledGraph, state: AgentState, run: RunRef, at: str, why: str
+    ) -> list[LedgerEntry]:
+        """Answer the open calls of a step that ends early: what finished as it finished, the rest as cancelled."""
+        clear_answers(state)
+        node = graph.nodes.get(at)
         message, calls = open_calls(state)
         if node is None or node.tools is None or message is None:
             return []
@@ -232,7 +296,7 @@ class RunCommits:
             result = recorded.get(call_id)
             if result is None:
                 result = failure(
-                    f"Tool {name!r} was cancelled: the run was stopped before it finished.",
+                    f"Tool {name!r} was cancelled: {why}.",
                     tool_call_id=call_id,
                     metadata=call_metadata(call_id, name, {}),
                     code="CANCELLED",

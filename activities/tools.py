@@ -23,10 +23,12 @@ from ..runtime.errors import (
     StoreUnavailable,
     TenxGraphError,
 )
+from ..runtime.interrupt import GraphInterrupt, InterruptRequest, Scope, answers_of, interrupt_scope
 from ..runtime.state import AgentState
 from ..runtime.state.encoding import dump_json
 from ..runtime.storage.contract import Json, LedgerEntry, LedgerTransaction
 from ..runtime.storage.thread_states import Snapshot
+from ..runtime.tools.approval import ask_about_doubt, ask_approval
 from ..runtime.tools.context import ToolContext
 from ..runtime.tools.identity import idempotency_key, ledger_key
 from ..runtime.tools.merge import changed_fields
@@ -49,6 +51,7 @@ from .host import Host, raises_failures
 
 logger = logging.getLogger(__name__)
 
+REMOTE_REASON = "remote_tool_call"
 ERROR_CHARS = 500
 """Longest error text in a history."""
 MAX_CARRIED_BYTES = 1024 * 1024
@@ -86,6 +89,7 @@ class _Call:
         self._info = activity.info()
         self._transaction = contextlib.AsyncExitStack()
         self._shared: LedgerTransaction | None = None
+        self._scope = Scope(task.node, "", {}, task.tool_call_id)
 
     async def run(self) -> ToolOutcome:
         call, envelope = await self._load()
@@ -105,12 +109,56 @@ class _Call:
         if problem is not None:
             text = f"Tool {self._tool.name!r} was not run, its arguments are wrong: {problem}"
             return await self._settle(self._failure(text, "ARGUMENTS"), status="failed")
+        try:
+            return await self._answered(bound, arguments)
+        except GraphInterrupt as pause:
+            return await self._paused(pause.request)
+
+    async def _answered(self, bound: dict[str, Any], arguments: dict[str, Any]) -> ToolOutcome:
+        """Get past whatever a person or a client has to say first, then run."""
+        await self._open_scope()
+        if self._tool.remote:
+            answer = self._scope.ask("remote", {"tool": self._tool.name, "arguments": arguments}, reason=REMOTE_REASON)
+            return await self._settle(await self._finished(answer, None, None))
+        if self._tool.needs_approval(arguments):
+            decision = ask_approval(self._scope, self._tool.name, arguments, self._task.tool_call_id)
+            self._metadata["approval"] = decision.audit()
+            if not decision.approved:
+                return await self._settle(self._failure(decision.refusal(self._tool.name), "REJECTED"))
+            if decision.arguments is not None:
+                self._metadata["function_argument"] = decision.arguments
+                try:
+                    bound = self._tool.schema.bind(decision.arguments)
+                except ArgumentError as exc:
+                    text = f"Tool {self._tool.name!r} was not run, the approved arguments are wrong: {exc}"
+                    return await self._settle(self._failure(text, "ARGUMENTS"))
         async with Claims(self._host, self._task, self._tool, self._key) as claims:
             if claims.recorded:
                 return await self._replayed()
             if claims.doubt is not None:
-                return await self._settle(claims.doubtful_result(self._task), status="in_doubt")
+                if self._tool.in_doubt == "fail":
+                    return await self._settle(claims.doubtful_result(self._task), status="in_doubt")
+                ruling = ask_about_doubt(self._scope, self._tool.name, arguments, claims.doubt)
+                self._metadata["in_doubt"] = ruling.audit()
+                if ruling.outcome == "happened":
+                    return await self._settle(await self._finished(ruling.result, None, None))
+                if ruling.outcome == "failed":
+                    return await self._settle(claims.doubtful_result(self._task), status="in_doubt")
+                await claims.take_over()
             return await self._execute(bound, claims)
+
+    async def _open_scope(self) -> None:
+        answers: dict[str, Any] = {}
+        if self._task.resumed:
+            snapshot = await self._snapshot()
+            answers = answers_of(snapshot.decode(self._graph.state_class))
+        identity = f"{self._task.run.thread_id}\0{self._task.message_id}:{self._task.tool_call_id}"
+        self._scope = Scope(self._task.node, identity, answers, self._task.tool_call_id)
+
+    async def _paused(self, request: InterruptRequest) -> ToolOutcome:
+        """Keep what is asked; the workflow shows it, and calls again when it is answered."""
+        await self._host.store.put_interrupt(self._task.run.thread_id, request.id, request.model_dump(mode="json"))
+        return ToolOutcome(tool_call_id=self._task.tool_call_id, status="interrupted", interrupt=request.ref)
 
     async def _execute(self, bound: dict[str, Any], claims: Claims) -> ToolOutcome:
         host, tool = self._host, self._tool
@@ -130,22 +178,26 @@ class _Call:
         try:
             await host.faults.reach("tool.called", tool.name)
             async with self._transaction, heartbeats(context):
-                value = await run_code(
-                    tool.function,
-                    kwargs,
-                    name=f"tool {tool.name!r}",
-                    is_async=tool.schema.is_async,
-                    context=context,
-                    timeout=timeout,
-                    step=step,
-                    grace=host.cancel_grace,
-                    interruptible=tool.interruptible,
-                )
+                with interrupt_scope(self._scope):
+                    value = await run_code(
+                        tool.function,
+                        kwargs,
+                        name=f"tool {tool.name!r}",
+                        is_async=tool.schema.is_async,
+                        context=context,
+                        timeout=timeout,
+                        step=step,
+                        grace=host.cancel_grace,
+                        interruptible=tool.interruptible,
+                    )
                 await host.faults.reach("tool.returned", tool.name)
                 result = await self._finished(value, before, state)
                 if self._shared is not None:  # the record commits with the tool's own statements
                     return await self._settle(result)
             return await self._settle(result)
+        except GraphInterrupt:
+            await claims.release()  # it is known not to have finished
+            raise
         except _LostRace:
             return await self._replayed()
         except DeadlineExceeded as exc:

@@ -111,6 +111,14 @@ class RunConfig:
             tool_timeout=raw.get("tool_timeout", UNSET),
         )
 
+    def names(self, key: str) -> frozenset[str]:
+        """A list of nodes among the settings, e.g. ``interrupt_before``."""
+        value = self.raw.get(key) or ()
+        if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+            logger.warning("%s=%r is not a list of nodes' names; it is ignored", key, value)
+            return frozenset()
+        return frozenset(value)
+
     def node_seconds(self, own: Timeout | Unset) -> float | None:
         """The deadline of a node: the run's setting, else the node's own, else the default."""
         own_seconds = seconds(own, default=DEFAULT_NODE_TIMEOUT, name="timeout of the node")

@@ -14,6 +14,9 @@ WORKFLOW_TYPE = "GraphRun"
 BEGIN_ACTIVITY = "run.begin"
 COMMIT_TOOLS_ACTIVITY = "run.commit_tools"
 CLOSE_ACTIVITY = "run.close"
+PAUSE_ACTIVITY = "run.pause"
+ANSWER_ACTIVITY = "run.answer"
+CHECK_ANSWER_ACTIVITY = "run.check_answer"
 
 WORKER_SHUTDOWN = "WorkerShutdown"
 """Failure type of an attempt that its worker's shutdown cut short."""
@@ -81,20 +84,45 @@ class ToolCallRef(Wire):
     """False for a tool that the graph does not have: nothing to run, the commit answers the model."""
 
 
+class InterruptRef(Wire):
+    """An open interrupt. What is asked stays in Postgres."""
+
+    interrupt_id: str
+    key: str
+    tool_call_id: str = ""
+    """Empty for an interrupt of a node."""
+    timeout: float | None = None
+    on_timeout: Literal["answer", "error", "fail"] = "error"
+    expires_at: float | None = None
+    """Seconds since the epoch, by the workflow's clock."""
+
+
+class Answer(Wire):
+    """An answer to an interrupt, as a signal or update brings it. Without an id: to the only open one."""
+
+    interrupt_id: str | None = None
+    value: Any = None
+    by: str = ""
+
+
 class Position(Wire):
     """Where a run stands after a commit, and all that the workflow needs to go on from it.
 
-    ``next`` says what to do: run ``node``; run ``calls`` of ``message_id`` (the step of a tool node);
+    ``next`` says what to do: begin; run ``node``; run ``calls`` of ``message_id`` (the step of a tool node);
     end, the run being finished; or fail, the state having been saved with ``code`` and ``error``.
     """
 
     version: int
     step: int
     node: str
-    next: Literal["node", "tools", "end", "fail"]
+    next: Literal["begin", "node", "tools", "end", "fail"]
     limits: Limits = Limits()
     message_id: str = ""
     calls: tuple[ToolCallRef, ...] = ()
+    interrupts: tuple[InterruptRef, ...] = ()
+    """Open interrupts: of the node, which is not run before they are answered, or of calls."""
+    resumed: bool = False
+    """Answers for this step are in the state."""
     code: str = ""
     error: str = ""
 
@@ -113,6 +141,8 @@ class RunInput(Wire):
     input: dict[str, Any] = {}
     config: dict[str, Any] = {}
     position: Position | None = None
+    answers: tuple[Answer, ...] = ()
+    """Answers that were not used yet when the run continued as new."""
 
 
 class RunRef(Wire):
@@ -155,6 +185,8 @@ class ToolTask(Wire):
     tool: str
     timeout: float | None = None
     step_timeout: float | None = None
+    resumed: bool = False
+    """An interrupt of this call was answered: its answers are in the state."""
 
 
 class ToolOutcome(Wire):
@@ -166,9 +198,10 @@ class ToolOutcome(Wire):
     """
 
     tool_call_id: str
-    status: Literal["ran", "replayed", "failed"]
+    status: Literal["ran", "replayed", "failed", "interrupted"]
     error: str | None = None
     unrecorded: dict[str, Any] | None = None
+    interrupt: InterruptRef | None = None
 
 
 class CommitToolsTask(Wire):
@@ -180,6 +213,39 @@ class CommitToolsTask(Wire):
     node: str
     message_id: str
     outcomes: tuple[ToolOutcome, ...] = ()
+
+
+class PauseTask(Wire):
+    """Shows the open interrupts of a tool step in the thread's state."""
+
+    run: RunRef
+    version: int
+    interrupts: tuple[InterruptRef, ...]
+
+
+class AnswerTask(Wire):
+    """Commits an answer, before the code that asked runs again. ``expired``: nobody gave one in time."""
+
+    run: RunRef
+    version: int
+    interrupt: InterruptRef
+    answer: Answer = Answer()
+    expired: bool = False
+    remaining: tuple[InterruptRef, ...] = ()
+
+
+class CheckTask(Wire):
+    """Compares an answer with what the interrupt asks for."""
+
+    run: RunRef
+    interrupt: InterruptRef
+    answer: Answer
+
+
+class Checked(Wire):
+    """``problem`` is empty for an answer that fits."""
+
+    problem: str = ""
 
 
 class CloseTask(Wire):

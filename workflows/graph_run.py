@@ -7,54 +7,33 @@ each commit returns, so a run outlives any change of its graph.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from ..runtime.wire import (
     BEGIN_ACTIVITY,
+    CHECK_ANSWER_ACTIVITY,
     CLOSE_ACTIVITY,
-    COMMIT_TOOLS_ACTIVITY,
-    STORE_UNAVAILABLE,
-    TOOL_ERROR,
-    WORKER_SHUTDOWN,
     WORKFLOW_TYPE,
     BeginTask,
+    Checked,
+    CheckTask,
     CloseTask,
-    CommitToolsTask,
-    Limits,
+    InterruptRef,
     NodeTask,
     Position,
     RunInput,
     RunRef,
     RunResult,
-    ToolCallRef,
-    ToolOutcome,
-    ToolTask,
-    Wire,
     node_activity,
-    tool_activity,
     workflow_id_of,
 )
-
-T = TypeVar("T")
-
-_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-_DEADLINE_GRACE = timedelta(seconds=15)
-"""Beyond the in-process deadline, which fires first and cancels the code where it runs."""
-_UNBOUNDED = timedelta(days=3650)
-_PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN)
-"""Failures that say nothing about the step: it is tried again for as long as it takes."""
-_COMMIT_TIMEOUT = timedelta(seconds=60)
-_COMMIT_RETRY = RetryPolicy(
-    initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=5), maximum_attempts=10
-)
-_NOT_AGAIN = "TemporalTimeout:StartToClose"
-"""The server's name for the timeout after which a step must not run again: it had its time."""
+from .answers import Answers, parse_answer
+from .dispatch import cancel_requested, code_of, reason_of, run_local, run_step
+from .progress import Progress
+from .tool_step import ToolStep
 
 # Mistakes in workflow code would otherwise retry the workflow task for ever, which looks like a hang.
 # `Exception` would include nondeterminism, which must wait for a fixed worker instead of failing the run.
@@ -84,7 +63,67 @@ class GraphRun:
             user_id=run_input.user_id,
             run_id=info.first_execution_run_id,
         )
-        self._position = run_input.position
+        self._answers = Answers(run_input.answers)
+        start = run_input.position or Position(version=0, step=0, node="", next="begin")
+        self._progress = Progress(self._run, start, self._answers)
+
+    @workflow.signal
+    def resume(self, answer: Any) -> None:
+        """Answer an open interrupt: ``{"interrupt_id": ..., "value": ...}``; no id is needed if only one is open.
+
+        The first answer wins. One that comes early is kept; one that fits nothing is ignored, as ``status`` shows.
+        """
+        self._answers.receive(answer)
+
+    @workflow.update(name="resume")
+    async def checked_resume(self, answer: Any) -> str:
+        """As the ``resume`` signal, but checked first; returns the id of the interrupt that was answered."""
+        parsed, problem = parse_answer(answer)
+        if parsed is None:
+            raise _refused(problem)
+        try:
+            ref = self._answers.target(parsed)
+        except ValueError as exc:
+            raise _refused(str(exc)) from exc
+        task = CheckTask(run=self._run, interrupt=ref, answer=parsed)
+        checked = await run_local(CHECK_ANSWER_ACTIVITY, task, Checked)
+        if checked.problem:
+            raise _refused(f"the answer does not fit: {checked.problem}")
+        if self._answers.answered(ref) or ref not in self._answers.waiting:
+            raise _refused(f"interrupt {ref.interrupt_id} was answered already")
+        self._answers.give(ref, parsed)
+        return ref.interrupt_id
+
+    @checked_resume.validator
+    def _check_answer(self, answer: Any) -> None:
+        parsed, problem = parse_answer(answer)
+        if parsed is None:
+            raise _refused(problem)
+        try:
+            self._answers.target(parsed)
+        except ValueError as exc:
+            raise _refused(str(exc)) from exc
+
+    @workflow.query
+    def interrupts(self) -> list[InterruptRef]:
+        """The open interrupts. What they ask is in the thread's state."""
+        return list(self._answers.waiting)
+
+    @workflow.query
+    def status(self) -> dict[str, Any]:
+        """Where the run stands: ids, names and counts."""
+        position = self._progress.position
+        return {
+            "thread_id": self._run.thread_id,
+            "graph": self._run.graph,
+            "status": "paused" if self._answers.waiting else "running",
+            "version": position.version,
+            "step": position.step,
+            "node": position.node,
+            "interrupts": [ref.model_dump(mode="json") for ref in self._answers.waiting],
+            "ignored_answers": self._answers.ignored_count,
+            "last_ignored": self._answers.ignored,
+        }
 
     @workflow.run
     async def run(self, run_input: RunInput) -> RunResult:
@@ -98,14 +137,15 @@ class GraphRun:
         try:
             try:
                 position = await self._to_the_end()
-            except ActivityError as exc:
-                if _cancel_requested():
+            except (ActivityError, ApplicationError) as exc:
+                if cancel_requested():
                     raise asyncio.CancelledError from exc
                 position = await self._failed(exc)
         except asyncio.CancelledError:
             position = await self._close(CloseTask(run=self._run, status="stopped"))
             if position.next != "end":  # it may have reached its end while the cancel was on its way
                 raise
+        await workflow.wait_condition(workflow.all_handlers_finished)
         if position.next == "fail":
             raise ApplicationError(position.error or position.code, type=position.code, non_retryable=True)
         return RunResult(thread_id=self._run.thread_id, version=position.version, step=position.step)
@@ -121,21 +161,32 @@ class GraphRun:
             )
 
     async def _to_the_end(self) -> Position:
-        if self._position is None:
-            info = workflow.info()
-            begun_before = info.run_id != info.first_execution_run_id
-            self._position = await self._commit(
-                BEGIN_ACTIVITY,
-                BeginTask(run=self._run, input=self._input.input, config=self._input.config, reset=begun_before),
-            )
-        while self._position.next in ("node", "tools"):
-            if _cancel_requested():
+        progress = self._progress
+        while progress.position.next in ("begin", "node", "tools"):
+            if cancel_requested():
                 raise asyncio.CancelledError
             if workflow.info().is_continue_as_new_suggested():
-                workflow.continue_as_new(self._input.model_copy(update={"input": {}, "position": self._position}))
-            step = self._node if self._position.next == "node" else self._tools
-            self._position = await step(self._position)
-        return self._position
+                await self._roll_over()
+            gates = [ref for ref in progress.position.interrupts if not ref.tool_call_id]
+            if gates:
+                await progress.wait(gates[0])
+            elif progress.position.next == "begin":
+                progress.position = await self._begin()
+            elif progress.position.next == "node":
+                progress.position = await self._node(progress.position)
+            else:
+                await ToolStep(progress, self._roll_over).run()
+        return progress.position
+
+    async def _begin(self) -> Position:
+        info = workflow.info()
+        task = BeginTask(
+            run=self._run,
+            input=self._input.input,
+            config=self._input.config,
+            reset=info.run_id != info.first_execution_run_id,
+        )
+        return await run_local(BEGIN_ACTIVITY, task, Position)
 
     async def _node(self, position: Position) -> Position:
         task = NodeTask(
@@ -145,54 +196,18 @@ class GraphRun:
             node=position.node,
             timeout=position.limits.timeout,
         )
-        return await _activity(
-            node_activity(position.node),
-            task,
-            Position,
-            position.limits,
-            f"{position.node} (step {position.step})",
-        )
+        summary = f"{position.node} (step {position.step})"
+        return await run_step(node_activity(position.node), task, Position, position.limits, summary)
 
-    async def _tools(self, position: Position) -> Position:
-        calls = [asyncio.create_task(self._tool(position, call)) for call in position.calls if call.known]
-        outcomes = await _settled(calls)
-        return await self._commit(
-            COMMIT_TOOLS_ACTIVITY,
-            CommitToolsTask(
-                run=self._run,
-                version=position.version,
-                step=position.step,
-                node=position.node,
-                message_id=position.message_id,
-                outcomes=tuple(o for o in outcomes if o.status == "failed" or o.unrecorded),
-            ),
-        )
+    async def _roll_over(self) -> None:
+        """Continue as new. Nothing is lost: the position and unused answers go along, handlers finish first."""
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        rest = {"input": {}, "position": self._progress.position, "answers": self._answers.unused}
+        workflow.continue_as_new(self._input.model_copy(update=rest))
 
-    async def _tool(self, position: Position, call: ToolCallRef) -> ToolOutcome:
-        task = ToolTask(
-            run=self._run,
-            version=position.version,
-            step=position.step,
-            node=position.node,
-            message_id=position.message_id,
-            tool_call_id=call.tool_call_id,
-            tool=call.tool,
-            timeout=call.limits.timeout,
-            step_timeout=call.limits.step_timeout,
-        )
-        try:
-            return await _activity(
-                tool_activity(call.tool), task, ToolOutcome, call.limits, f"{call.tool} {call.tool_call_id}"
-            )
-        except ActivityError as exc:
-            if not _is_the_models(exc):
-                raise
-            # The worker could not even say that the call failed: the model is told, the siblings go on.
-            return ToolOutcome(tool_call_id=call.tool_call_id, status="failed", error=_reason(exc))
-
-    async def _failed(self, exc: ActivityError) -> Position:
+    async def _failed(self, exc: ActivityError | ApplicationError) -> Position:
         """Save why the run ends, unless it had come to an end of its own."""
-        code, reason = _code(exc), _reason(exc)
+        code, reason = code_of(exc), reason_of(exc)
         position = await self._close(CloseTask(run=self._run, status="error", code=code, error=reason))
         if position.next == "fail" and not position.error:  # nothing of this run is in the thread
             return position.model_copy(update={"code": code, "error": reason})
@@ -201,107 +216,11 @@ class GraphRun:
     async def _close(self, task: CloseTask) -> Position:
         try:
             # In a task of its own: a cancel must not cut the very commit that answers it.
-            return await asyncio.shield(asyncio.create_task(self._commit(CLOSE_ACTIVITY, task)))
+            return await asyncio.shield(asyncio.create_task(run_local(CLOSE_ACTIVITY, task, Position)))
         except ActivityError as exc:
-            error = f"{task.error} (and its end could not be saved: {_reason(exc)})".lstrip()
-            return Position(version=0, step=0, node="", next="fail", code=task.code or _code(exc), error=error)
-
-    async def _commit(self, name: str, task: Wire) -> Position:
-        return await _until_it_passes(
-            lambda: workflow.execute_local_activity(
-                name,
-                task,
-                result_type=Position,
-                start_to_close_timeout=_COMMIT_TIMEOUT,
-                retry_policy=_COMMIT_RETRY,
-            )
-        )
+            error = f"{task.error} (and its end could not be saved: {reason_of(exc)})".lstrip()
+            return Position(version=0, step=0, node="", next="fail", code=task.code or code_of(exc), error=error)
 
 
-async def _activity(name: str, task: Wire, result_type: type[T], limits: Limits, summary: str) -> T:
-    timeout = _UNBOUNDED if limits.timeout is None else timedelta(seconds=limits.timeout) + _DEADLINE_GRACE
-    step = None if limits.step_timeout is None else timedelta(seconds=limits.step_timeout) + _DEADLINE_GRACE
-    return await _until_it_passes(
-        lambda: workflow.execute_activity(
-            name,
-            task,
-            result_type=result_type,
-            task_queue=limits.task_queue,
-            start_to_close_timeout=timeout,
-            schedule_to_close_timeout=step,
-            heartbeat_timeout=_HEARTBEAT_TIMEOUT,
-            retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=limits.retry_interval),
-                maximum_interval=timedelta(seconds=10),
-                maximum_attempts=limits.max_attempts,
-                non_retryable_error_types=[_NOT_AGAIN],
-            ),
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=summary,
-        )
-    )
-
-
-async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an activity whose failure says nothing about the step: a database that is down, a deploy."""
-    pause = timedelta(seconds=1)
-    while True:
-        try:
-            return await make()
-        except ActivityError as exc:
-            if not (isinstance(exc.cause, ApplicationError) and exc.cause.type in _PASSING):
-                raise
-            if _cancel_requested() and exc.cause.type == WORKER_SHUTDOWN:
-                raise asyncio.CancelledError from exc
-        await workflow.sleep(pause, summary="waiting for the database or a worker")
-        pause = min(pause * 2, timedelta(seconds=30))
-
-
-async def _settled(tasks: list[asyncio.Task[T]]) -> list[T]:
-    """The outcomes in order, once every task has settled; a cancel reaches them all and waits for them too."""
-    if tasks:
-        try:
-            await workflow.wait(tasks)
-        except asyncio.CancelledError:
-            for task in tasks:
-                task.cancel()
-            await workflow.wait(tasks)
-            raise
-    return [task.result() for task in tasks]
-
-
-def _cancel_requested() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _is_the_models(exc: ActivityError) -> bool:
-    """Whether a call that Temporal gave up is the model's to react to; otherwise it ends the run."""
-    if isinstance(exc.cause, TimeoutError):
-        return exc.cause.type == TimeoutType.START_TO_CLOSE
-    return isinstance(exc.cause, ApplicationError) and exc.cause.type == TOOL_ERROR
-
-
-def _code(exc: ActivityError) -> str:
-    cause = exc.cause
-    if isinstance(cause, ApplicationError) and cause.type:
-        return cause.type
-    if isinstance(cause, TimeoutError) and cause.type != TimeoutType.HEARTBEAT:
-        return "NODE_TIMEOUT_001"
-    return "NODE_001"
-
-
-def _reason(exc: ActivityError) -> str:
-    """Why an activity was given up, naming it."""
-    cause = exc.cause
-    if isinstance(cause, ApplicationError):
-        return cause.message
-    if not isinstance(cause, TimeoutError):
-        return f"{exc.activity_type} was given up: {cause or exc}"
-    if cause.type == TimeoutType.HEARTBEAT:
-        return (
-            f"{exc.activity_type} lost its worker in each of its attempts, the last time on {exc.identity or '?'}; "
-            "it may be what kills the workers: see their logs"
-        )
-    code = "NODE_TIMEOUT_002" if cause.type == TimeoutType.START_TO_CLOSE else "NODE_TIMEOUT_001"
-    return f"[{code}] {exc.activity_type} exceeded its deadline and its worker did not say so"
+def _refused(why: str) -> ApplicationError:
+    return ApplicationError(why, type="ANSWER_REFUSED", non_retryable=True)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GraphRecursionError, NodeError, TerminalError
+from ..interrupt import answers_of
 from ..limits import Retry, RunConfig
-from ..state import END, AgentState, Message
+from ..state import END, AgentState, ExecutionStatus, Message
 from ..state.blocks import ToolResultBlock
 from ..tools.handoff import handoff_target
 from ..tools.result import call_metadata, result_message
-from ..wire import Limits, Position, ToolCallRef
+from ..wire import InterruptRef, Limits, Position, ToolCallRef
 from .compiled_graph import CompiledGraph
 from .node import Node
 
@@ -46,7 +47,8 @@ async def advance(
             meta.current_node = target
             goto = _handoff(graph, state)
             if goto is None:
-                return position_at(graph, state, config=config, version=version)
+                position = position_at(graph, state, config=config, version=version)
+                return _gated(graph, state, position, config=config, finished=source)
     except TerminalError as exc:
         return failed_position(state, exc, version=version)
 
@@ -58,12 +60,15 @@ def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, v
         meta.complete()
         return Position(version=version, step=meta.step, node=END, next="end")
     meta.clear_interrupt()
+    resumed = bool(answers_of(state))
     try:
         node = graph.node(meta.current_node)
         timeout = config.node_seconds(node.timeout)
         if node.tools is None:
             limits = _limits(timeout, node.retry, node.task_queue)
-            return Position(version=version, step=meta.step, node=node.name, next="node", limits=limits)
+            return Position(
+                version=version, step=meta.step, node=node.name, next="node", limits=limits, resumed=resumed
+            )
         message, calls = open_calls(state)
         if message is None:
             raise NodeError(
@@ -78,10 +83,37 @@ def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, v
             next="tools",
             limits=Limits(timeout=timeout),
             message_id=message.message_id,
+            resumed=resumed,
             calls=tuple(_call_ref(node, call, config, timeout) for call in calls),
         )
     except TerminalError as exc:
         return failed_position(state, exc, version=version)
+
+
+def enter(graph: CompiledGraph, state: AgentState, *, config: RunConfig, version: int, gate: bool) -> Position:
+    """The position of a run that begins at ``execution_meta.current_node``; ``gate``: pause before it if asked to."""
+    position = position_at(graph, state, config=config, version=version)
+    return _gated(graph, state, position, config=config, finished=None) if gate else position
+
+
+def _gated(
+    graph: CompiledGraph, state: AgentState, position: Position, *, config: RunConfig, finished: str | None
+) -> Position:
+    """``position``, paused where the graph or the run asks for a pause after or before a node."""
+    if position.next not in ("node", "tools"):
+        return position
+    meta = state.execution_meta
+    after = {*graph.interrupt_after, *config.names("interrupt_after")}
+    before = {*graph.interrupt_before, *config.names("interrupt_before")}
+    if finished is not None and finished in after:
+        kind, node, status = "after", finished, ExecutionStatus.INTERRUPTED_AFTER
+    elif position.node in before:
+        kind, node, status = "before", position.node, ExecutionStatus.INTERRUPTED_BEFORE
+    else:
+        return position
+    meta.set_interrupt(node, f"interrupt_{kind}: {node}", status)
+    gate = InterruptRef(interrupt_id=f"{kind}-{node}-{position.step}", key=f"{kind}:{node}")
+    return position.model_copy(update={"interrupts": (gate,)})
 
 
 def failed_position(state: AgentState, error: TerminalError, *, version: int) -> Position:

@@ -19,6 +19,8 @@ class CompiledGraph:
     state_class: type[AgentState]
     nodes: dict[str, Node]
     edges: tuple[Edge, ...]
+    interrupt_before: frozenset[str] = frozenset()
+    interrupt_after: frozenset[str] = frozenset()
 
     def node(self, name: str) -> Node:
         """The node of that name.

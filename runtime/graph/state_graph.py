@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, get_type_hints
 
 from ..command import Command
@@ -92,18 +92,38 @@ class StateGraph:
         """Runs begin at ``node``."""
         return self.add_edge(START, node)
 
-    def compile(self, *, name: str | None = None) -> CompiledGraph:
+    def compile(
+        self,
+        *,
+        name: str | None = None,
+        interrupt_before: Iterable[str] = (),
+        interrupt_after: Iterable[str] = (),
+    ) -> CompiledGraph:
         """Check the graph and make it ready to host.
+
+        Args:
+            name: Instead of the one given to ``StateGraph``.
+            interrupt_before: Nodes before which a run pauses until it is resumed.
+            interrupt_after: Nodes after which it does.
 
         Raises:
             GraphDefinitionError: Names what is wrong and where.
         """
         graph_name = name or self._name
+        before, after = frozenset(interrupt_before), frozenset(interrupt_after)
         problems = [*self._unknown_nodes(), *self._entry_problems(), *self._dead_ends()]
+        problems += [
+            f"an interrupt names {node!r}, which is no node" for node in sorted((before | after) - self._nodes.keys())
+        ]
         if problems:
             raise GraphDefinitionError(f"graph {graph_name!r}: " + "; ".join(problems))
         return CompiledGraph(
-            name=graph_name, state_class=self._state, nodes=dict(self._nodes), edges=tuple(self._edges)
+            name=graph_name,
+            state_class=self._state,
+            nodes=dict(self._nodes),
+            edges=tuple(self._edges),
+            interrupt_before=before,
+            interrupt_after=after,
         )
 
     def _unknown_nodes(self) -> list[str]:

@@ -313,6 +313,14 @@ class ToolLedger(Protocol):
         """The thread's recorded and claimed calls, oldest first."""
         ...
 
+    async def put_interrupt(self, thread_id: str, interrupt_id: str, request: Json) -> None:
+        """Keep what an interrupt asks; the first request under an id stays."""
+        ...
+
+    async def load_interrupts(self, thread_id: str, interrupt_ids: Sequence[str]) -> dict[str, Json]:
+        """The requests that are there, by id."""
+        ...
+
     async def count_replay(self, thread_id: str, ledger_key: str) -> None:
         """Note that a recorded result was used again."""
         ...

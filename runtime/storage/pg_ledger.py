@@ -178,6 +178,22 @@ class PgLedger:
             for row in rows
         ]
 
+    async def put_interrupt(self, thread_id: str, interrupt_id: str, request: Json) -> None:
+        """See ``ToolLedger.put_interrupt``."""
+        statement = self._db.sql(
+            "INSERT INTO {s}.tool_interrupts (thread_id, interrupt_id, request) VALUES ($1, $2, $3) "
+            "ON CONFLICT DO NOTHING"
+        )
+        await self._db.run(lambda c: c.execute(statement, thread_id, interrupt_id, dump_json(request).decode()))
+
+    async def load_interrupts(self, thread_id: str, interrupt_ids: Sequence[str]) -> dict[str, Json]:
+        """See ``ToolLedger.load_interrupts``."""
+        query = self._db.sql(
+            "SELECT interrupt_id, request FROM {s}.tool_interrupts WHERE thread_id = $1 AND interrupt_id = ANY($2)"
+        )
+        rows = await self._db.run(lambda c: c.fetch(query, thread_id, list(interrupt_ids)))
+        return {row["interrupt_id"]: any_json(row["request"]) for row in rows}
+
     async def count_replay(self, thread_id: str, ledger_key: str) -> None:
         """See ``ToolLedger.count_replay``."""
         statement = self._db.sql(

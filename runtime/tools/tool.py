@@ -21,7 +21,9 @@ class Tool:
     runs it again (at least once), ``"fail"`` tells the model that the outcome is unknown, ``"ask"`` pauses
     for a person. ``task_queue`` sends calls to workers of their own. ``interruptible`` lets a
     stop or a deadline raise ``ThreadInterrupted`` inside a sync function, at a bytecode of the runtime's
-    choice; without it a sync function is asked to poll ``context.cancelled``.
+    choice; without it a sync function is asked to poll ``context.cancelled``. ``requires_approval`` (or a predicate
+    over the arguments) pauses for a person before the call. A ``remote`` tool is carried out by the client: the call
+    pauses the run, and the client's result resumes it.
     """
 
     function: Callable[..., Any]
@@ -31,6 +33,14 @@ class Tool:
     in_doubt: InDoubt = "rerun"
     task_queue: str | None = None
     interruptible: bool = False
+    requires_approval: bool | Callable[[dict[str, Any]], bool] = False
+    remote: bool = False
+
+    def needs_approval(self, arguments: dict[str, Any]) -> bool:
+        """Whether a person has to agree to a call with these arguments."""
+        if callable(self.requires_approval):
+            return bool(self.requires_approval(arguments))
+        return self.requires_approval
 
     @property
     def name(self) -> str:
@@ -59,6 +69,8 @@ def tool(
     in_doubt: InDoubt = "rerun",
     task_queue: str | None = None,
     interruptible: bool = False,
+    requires_approval: bool | Callable[[dict[str, Any]], bool] = False,
+    remote: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -71,6 +83,8 @@ def tool(
     in_doubt: InDoubt = "rerun",
     task_queue: str | None = None,
     interruptible: bool = False,
+    requires_approval: bool | Callable[[dict[str, Any]], bool] = False,
+    remote: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a ``Tool``; with options, as ``@tool(timeout=60)``.
 
@@ -92,6 +106,8 @@ def tool(
             in_doubt=in_doubt,
             task_queue=task_queue,
             interruptible=interruptible,
+            requires_approval=requires_approval,
+            remote=remote,
         )
 
     return make if function is None else make(function)

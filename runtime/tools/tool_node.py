@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..errors import GraphDefinitionError
@@ -12,12 +13,22 @@ from .tool import Tool, tool
 class ToolNode:
     """Tools by name: plain functions, sync or async, or ``Tool`` objects.
 
+    Args:
+        tools: The tools.
+        requires_approval: As the option of a single tool, for all that do not say otherwise themselves.
+
     Raises:
         GraphDefinitionError: Two tools with one name, or something that cannot be called.
     """
 
-    def __init__(self, tools: Iterable[Callable[..., Any] | Tool]) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Callable[..., Any] | Tool],
+        *,
+        requires_approval: bool | Callable[[dict[str, Any]], bool] = False,
+    ) -> None:
         self._tools: dict[str, Tool] = {}
+        self._requires_approval = requires_approval
         for item in tools:
             self.add_tool(item)
 
@@ -30,6 +41,8 @@ class ToolNode:
             raise GraphDefinitionError(
                 f"ToolNode: two tools are named {added.name!r}; give one another name with @tool(name=...)"
             )
+        if self._requires_approval is not False and added.requires_approval is False:
+            added = replace(added, requires_approval=self._requires_approval)
         self._tools[added.name] = added
 
     @property

@@ -18,4 +18,12 @@ CREATE TABLE IF NOT EXISTS {s}.tool_intents (
     PRIMARY KEY (thread_id, tool_call_id)
 );
 
+CREATE TABLE IF NOT EXISTS {s}.tool_interrupts (
+    thread_id    varchar(255) NOT NULL REFERENCES {s}.threads (thread_id) ON DELETE CASCADE,
+    interrupt_id text NOT NULL,
+    request      jsonb NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (thread_id, interrupt_id)
+);
+
 CREATE INDEX IF NOT EXISTS idx_threads_updated_at ON {s}.threads (updated_at DESC);

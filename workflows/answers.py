@@ -1,0 +1,120 @@
+"""The answers that a run has received: matched with open interrupts, kept when early, counted when ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from temporalio import workflow
+
+from ..runtime.wire import Answer, InterruptRef
+
+_MAX_EARLY = 100
+"""Answers kept for interrupts that are not open yet."""
+_MAX_IGNORED = 20
+"""Ignored answers that the query still shows."""
+
+
+class Answers:
+    """Open interrupts and their answers. The first answer to an interrupt wins."""
+
+    def __init__(self, early: Iterable[Answer] = ()) -> None:
+        self._open: dict[str, InterruptRef] = {}
+        self._given: dict[str, Answer] = {}
+        self._early: list[Answer] = list(early)
+        self._used: set[str] = set()
+        self.ignored_count = 0
+        self.ignored: list[str] = []
+
+    @property
+    def waiting(self) -> tuple[InterruptRef, ...]:
+        """The interrupts that nobody has answered yet, in the order in which they were opened."""
+        return tuple(ref for key, ref in self._open.items() if key not in self._given)
+
+    @property
+    def open_refs(self) -> tuple[InterruptRef, ...]:
+        """The interrupts whose answers are not committed yet."""
+        return tuple(self._open.values())
+
+    @property
+    def unused(self) -> tuple[Answer, ...]:
+        """What has to survive when the run continues as new."""
+        given = (answer.model_copy(update={"interrupt_id": key}) for key, answer in self._given.items())
+        return (*given, *self._early)
+
+    def open(self, ref: InterruptRef) -> None:
+        """An interrupt waits from now on; an answer that came early is taken."""
+        self._open[ref.interrupt_id] = ref
+        for answer in self._early:
+            if answer.interrupt_id == ref.interrupt_id or (answer.interrupt_id is None and len(self.waiting) == 1):
+                self._early.remove(answer)
+                self._given[ref.interrupt_id] = answer
+                return
+
+    def take(self, ref: InterruptRef) -> Answer | None:
+        """Close an interrupt; its answer, if there is one."""
+        self._open.pop(ref.interrupt_id, None)
+        self._used.add(ref.interrupt_id)
+        return self._given.pop(ref.interrupt_id, None)
+
+    def answered(self, ref: InterruptRef) -> bool:
+        """Whether an answer to ``ref`` has come."""
+        return ref.interrupt_id in self._given
+
+    def target(self, answer: Answer) -> InterruptRef:
+        """The waiting interrupt that ``answer`` is for.
+
+        Raises:
+            ValueError: There is none, or more than one; says which.
+        """
+        waiting = {ref.interrupt_id: ref for ref in self.waiting}
+        if answer.interrupt_id is not None:
+            if answer.interrupt_id in waiting:
+                return waiting[answer.interrupt_id]
+            if answer.interrupt_id in self._used or answer.interrupt_id in self._given:
+                raise ValueError(f"interrupt {answer.interrupt_id} was answered already")
+            raise ValueError(f"no open interrupt has the id {answer.interrupt_id}; open: {_names(waiting)}")
+        if len(waiting) == 1:
+            return next(iter(waiting.values()))
+        if not waiting:
+            raise ValueError("the run is not paused: no interrupt is open")
+        raise ValueError(f"{len(waiting)} interrupts are open; name one as interrupt_id: {_names(waiting)}")
+
+    def give(self, ref: InterruptRef, answer: Answer) -> None:
+        """Answer a waiting interrupt."""
+        self._given[ref.interrupt_id] = answer
+
+    def receive(self, raw: Any) -> None:
+        """Whatever a ``resume`` signal brought: matched, kept for later, or ignored visibly. Never raises."""
+        answer, problem = parse_answer(raw)
+        if answer is None:
+            self._ignore(problem)
+            return
+        try:
+            self.give(self.target(answer), answer)
+        except ValueError as exc:
+            known = answer.interrupt_id in self._used or answer.interrupt_id in self._given
+            ambiguous = answer.interrupt_id is None and len(self.waiting) > 1
+            if known or ambiguous or len(self._early) >= _MAX_EARLY:
+                self._ignore(str(exc))
+            else:
+                self._early.append(answer)
+
+    def _ignore(self, why: str) -> None:
+        self.ignored_count += 1
+        self.ignored = [*self.ignored, why][-_MAX_IGNORED:]
+        workflow.logger.warning("an answer was ignored: %s", why)
+
+
+def parse_answer(raw: Any) -> tuple[Answer | None, str]:
+    """A signal's payload as an answer; signals come from anybody, so nothing about them is trusted."""
+    if not isinstance(raw, dict) or "value" not in raw:
+        return None, 'an answer has the form {"interrupt_id": "...", "value": ...}'
+    interrupt_id, by = raw.get("interrupt_id"), raw.get("by", "")
+    if not (interrupt_id is None or isinstance(interrupt_id, str)) or not isinstance(by, str):
+        return None, "interrupt_id and by are texts"
+    return Answer(interrupt_id=interrupt_id or None, value=raw["value"], by=by[:255]), ""
+
+
+def _names(waiting: dict[str, InterruptRef]) -> str:
+    return ", ".join(waiting) or "none"

@@ -1,0 +1,123 @@
+"""Handing work to activities: how long, how often, and what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+
+from ..runtime.wire import STORE_UNAVAILABLE, TOOL_ERROR, WORKER_SHUTDOWN, Limits, Wire
+
+T = TypeVar("T")
+
+_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+_DEADLINE_GRACE = timedelta(seconds=15)
+"""Beyond the in-process deadline, which fires first and cancels the code where it runs."""
+_UNBOUNDED = timedelta(days=3650)
+_PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN)
+"""Failures that say nothing about the step: it is tried again for as long as it takes."""
+_COMMIT_TIMEOUT = timedelta(seconds=60)
+_COMMIT_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=5), maximum_attempts=10
+)
+_NOT_AGAIN = "TemporalTimeout:StartToClose"
+"""The server's name for the timeout after which a step must not run again: it had its time."""
+
+
+async def run_local(name: str, task: Wire, result_type: type[T]) -> T:
+    """A short activity in the worker that has the workflow: one history event, no task queue."""
+    return await _until_it_passes(
+        lambda: workflow.execute_local_activity(
+            name,
+            task,
+            result_type=result_type,
+            start_to_close_timeout=_COMMIT_TIMEOUT,
+            retry_policy=_COMMIT_RETRY,
+        )
+    )
+
+
+async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, summary: str) -> T:
+    """A node or a tool call, within its limits; user code runs only here."""
+    timeout = _UNBOUNDED if limits.timeout is None else timedelta(seconds=limits.timeout) + _DEADLINE_GRACE
+    step = None if limits.step_timeout is None else timedelta(seconds=limits.step_timeout) + _DEADLINE_GRACE
+    return await _until_it_passes(
+        lambda: workflow.execute_activity(
+            name,
+            task,
+            result_type=result_type,
+            task_queue=limits.task_queue,
+            start_to_close_timeout=timeout,
+            schedule_to_close_timeout=step,
+            heartbeat_timeout=_HEARTBEAT_TIMEOUT,
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=limits.retry_interval),
+                maximum_interval=timedelta(seconds=10),
+                maximum_attempts=limits.max_attempts,
+                non_retryable_error_types=[_NOT_AGAIN],
+            ),
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=summary,
+        )
+    )
+
+
+async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an activity whose failure says nothing about the step: a database that is down, a deploy."""
+    pause = timedelta(seconds=1)
+    while True:
+        try:
+            return await make()
+        except ActivityError as exc:
+            if not (isinstance(exc.cause, ApplicationError) and exc.cause.type in _PASSING):
+                raise
+            if cancel_requested() and exc.cause.type == WORKER_SHUTDOWN:
+                raise asyncio.CancelledError from exc
+        await workflow.sleep(pause, summary="waiting for the database or a worker")
+        pause = min(pause * 2, timedelta(seconds=30))
+
+
+def cancel_requested() -> bool:
+    """Whether the current task was cancelled, also if what it was waiting for finished all the same."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def is_the_models(exc: ActivityError) -> bool:
+    """Whether a call that Temporal gave up is the model's to react to; otherwise it ends the run."""
+    if isinstance(exc.cause, TimeoutError):
+        return exc.cause.type == TimeoutType.START_TO_CLOSE
+    return isinstance(exc.cause, ApplicationError) and exc.cause.type == TOOL_ERROR
+
+
+def code_of(exc: ActivityError | ApplicationError) -> str:
+    """The error code of a failure."""
+    cause = exc.cause if isinstance(exc, ActivityError) else exc
+    if isinstance(cause, ApplicationError) and cause.type:
+        return cause.type
+    if isinstance(cause, TimeoutError) and cause.type != TimeoutType.HEARTBEAT:
+        return "NODE_TIMEOUT_001"
+    return "NODE_001"
+
+
+def reason_of(exc: ActivityError | ApplicationError) -> str:
+    """Why a step was given up, naming it."""
+    if isinstance(exc, ApplicationError):
+        return exc.message
+    cause = exc.cause
+    if isinstance(cause, ApplicationError):
+        return cause.message
+    if not isinstance(cause, TimeoutError):
+        return f"{exc.activity_type} was given up: {cause or exc}"
+    if cause.type == TimeoutType.HEARTBEAT:
+        return (
+            f"{exc.activity_type} lost its worker in each of its attempts, the last time on {exc.identity or '?'}; "
+            "it may be what kills the workers: see their logs"
+        )
+    code = "NODE_TIMEOUT_002" if cause.type == TimeoutType.START_TO_CLOSE else "NODE_TIMEOUT_001"
+    return f"[{code}] {exc.activity_type} exceeded its deadline and its worker did not say so"

@@ -1,0 +1,97 @@
+"""Where a run stands, and how it waits for people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from ..runtime.wire import (
+    ANSWER_ACTIVITY,
+    PAUSE_ACTIVITY,
+    Answer,
+    AnswerTask,
+    InterruptRef,
+    PauseTask,
+    Position,
+    RunRef,
+    Wire,
+)
+from .answers import Answers
+from .dispatch import run_local
+
+
+class Progress:
+    """The run's position, moved only by commits, one at a time: each starts from the version of the one before."""
+
+    def __init__(self, run: RunRef, position: Position, answers: Answers) -> None:
+        self.run = run
+        self.position = position
+        self.answers = answers
+        self.doomed = False
+        """The run ends with this step: nobody needs to answer any more."""
+        self._commits = asyncio.Lock()
+
+    @property
+    def committing(self) -> bool:
+        """Whether a commit is under way."""
+        return self._commits.locked()
+
+    async def commit(self, name: str, task: Callable[[int], Wire]) -> None:
+        """Commit what ``task`` makes of the current version."""
+        async with self._commits:
+            self.position = await run_local(name, task(self.position.version), Position)
+
+    async def wait(self, ref: InterruptRef) -> None:
+        """Wait for the answer to an interrupt, durably, and commit it before the code that asked runs again.
+
+        Raises:
+            ApplicationError: Nobody answered, and the run ends for that or another reason.
+        """
+        if ref.timeout is not None and ref.expires_at is None:
+            ref = ref.model_copy(update={"expires_at": workflow.time() + ref.timeout})
+        self.answers.open(ref)
+        if ref.interrupt_id not in {shown.interrupt_id for shown in self.position.interrupts}:
+            await self.commit(
+                PAUSE_ACTIVITY,
+                lambda version: PauseTask(run=self.run, version=version, interrupts=self.answers.open_refs),
+            )
+        self.show()
+        expired = not await self._answer_came(ref)
+        if self.doomed or (expired and ref.on_timeout == "fail"):
+            when = f"within {ref.timeout:g} s" if expired and ref.timeout else "before the run ended"
+            raise ApplicationError(
+                f"nobody answered interrupt {ref.interrupt_id} ({ref.key}) {when}",
+                type="INTERRUPT_TIMEOUT",
+                non_retryable=True,
+            )
+
+        def task(version: int) -> AnswerTask:
+            answer = self.answers.take(ref) or Answer()
+            return AnswerTask(
+                run=self.run,
+                version=version,
+                interrupt=ref,
+                answer=answer,
+                expired=expired,
+                remaining=self.answers.open_refs,
+            )
+
+        await self.commit(ANSWER_ACTIVITY, task)
+        self.show()
+
+    async def _answer_came(self, ref: InterruptRef) -> bool:
+        left = None if ref.expires_at is None else max(0.0, ref.expires_at - workflow.time())
+        try:
+            await workflow.wait_condition(lambda: self.answers.answered(ref) or self.doomed, timeout=left)
+        except TimeoutError:
+            return False
+        return True
+
+    def show(self) -> None:
+        """Tell Temporal's UI where the run stands."""
+        waiting = self.answers.waiting
+        lines = [f"- `{ref.interrupt_id}` {ref.key}" for ref in waiting]
+        workflow.set_current_details("\n".join(["Waiting for an answer:", *lines]) if waiting else "")
