@@ -6,6 +6,7 @@ from .runtime.command import Command
 from .runtime.connect import WirePlugin, connect
 from .runtime.errors import TenxGraphError
 from .runtime.graph import CompiledGraph, StateGraph
+from .runtime.interrupt import InterruptExpired, OnTimeout, interrupt
 from .runtime.limits import Retry
 from .runtime.settings import Settings
 from .runtime.state import (
@@ -34,7 +35,9 @@ __all__ = [
     "ExecutionState",
     "ExecutionStatus",
     "GraphClient",
+    "InterruptExpired",
     "Message",
+    "OnTimeout",
     "Retry",
     "RunContext",
     "RunHandle",
@@ -55,6 +58,7 @@ __all__ = [
     "append_items",
     "connect",
     "create_handoff_tool",
+    "interrupt",
     "open_store",
     "replace_messages",
     "replace_value",

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
 from .errors import InputError, TenxGraphError
+from .limits import UNSET, Unset
 from .state import Message
-from .wire import WORKFLOW_TYPE, RunInput, RunResult, workflow_id_of
+from .wire import WORKFLOW_TYPE, InterruptRef, RunInput, RunResult, workflow_id_of
 
 
 class RunFailed(TenxGraphError):
@@ -50,6 +51,24 @@ class RunHandle:
                 raise RunFailed(cause.message, code=cause.type) from exc
             raise RunFailed(f"the run of thread {self.thread_id!r} ended: {cause}") from exc
 
+    async def answer(self, value: Any, *, interrupt_id: str | None = None, by: str = "") -> str:
+        """Answer an open interrupt; the id may be left out if it is the only one. Returns its id.
+
+        Raises:
+            InputError: There is no such interrupt, it was answered already, or the answer does not fit.
+        """
+        try:
+            return await self.workflow.execute_update(
+                "resume", {"interrupt_id": interrupt_id, "value": value, "by": by}, result_type=str
+            )
+        except WorkflowUpdateFailedError as exc:
+            cause = exc.cause
+            raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from exc
+
+    async def interrupts(self) -> list[InterruptRef]:
+        """The open interrupts; what they ask is in the thread's state."""
+        return await self.workflow.query("interrupts", result_type=list[InterruptRef])
+
     async def stop(self) -> None:
         """Ask the run to stop: a Temporal cancellation."""
         await self.workflow.cancel()
@@ -69,10 +88,14 @@ class GraphClient:
         messages: str | Sequence[Message | Mapping[str, Any]] | None = None,
         *,
         state: Mapping[str, Any] | None = None,
+        resume: Any = UNSET,
         user_id: str = "anonymous",
         config: Mapping[str, Any] | None = None,
     ) -> RunHandle:
         """Start a run of ``graph`` on a thread: a new one, or one that goes on from where it stood.
+
+        ``resume`` answers the interrupt of a thread whose run ended while it was paused; a run that is still open
+        is answered through its handle.
 
         Raises:
             InputError: A run of this thread is open; it must end first.
@@ -83,6 +106,8 @@ class GraphClient:
             entered["messages"] = [m.model_dump(mode="json") if isinstance(m, Message) else m for m in items]
         if state is not None:
             entered["state"] = dict(state)
+        if not isinstance(resume, Unset):
+            entered["resume"] = resume
         run_input = RunInput(
             graph=graph, thread_id=thread_id, user_id=user_id, input=entered, config=dict(config or {})
         )

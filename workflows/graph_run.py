@@ -107,7 +107,7 @@ class GraphRun:
     @workflow.query
     def interrupts(self) -> list[InterruptRef]:
         """The open interrupts. What they ask is in the thread's state."""
-        return list(self._answers.waiting)
+        return list(self._progress.waiting)
 
     @workflow.query
     def status(self) -> dict[str, Any]:
@@ -116,11 +116,11 @@ class GraphRun:
         return {
             "thread_id": self._run.thread_id,
             "graph": self._run.graph,
-            "status": "paused" if self._answers.waiting else "running",
+            "status": "paused" if self._progress.waiting else "running",
             "version": position.version,
             "step": position.step,
             "node": position.node,
-            "interrupts": [ref.model_dump(mode="json") for ref in self._answers.waiting],
+            "interrupts": [ref.model_dump(mode="json") for ref in self._progress.waiting],
             "ignored_answers": self._answers.ignored_count,
             "last_ignored": self._answers.ignored,
         }

@@ -39,6 +39,12 @@ class Progress:
         """Whether a commit is under way."""
         return self._commits.locked()
 
+    @property
+    def waiting(self) -> tuple[InterruptRef, ...]:
+        """The interrupts that wait for an answer and whose questions are in the thread's state."""
+        asked = {ref.interrupt_id for ref in self.position.interrupts}
+        return tuple(ref for ref in self.answers.waiting if ref.interrupt_id in asked)
+
     async def commit(self, name: str, task: Callable[[int], Wire]) -> None:
         """Commit what ``task`` makes of the current version."""
         async with self._commits:
@@ -92,6 +98,6 @@ class Progress:
 
     def show(self) -> None:
         """Tell Temporal's UI where the run stands."""
-        waiting = self.answers.waiting
+        waiting = self.waiting
         lines = [f"- `{ref.interrupt_id}` {ref.key}" for ref in waiting]
         workflow.set_current_details("\n".join(["Waiting for an answer:", *lines]) if waiting else "")

@@ -155,10 +155,10 @@ def _behind_partials(function: Callable[..., Any]) -> tuple[Callable[..., Any], 
 def _code_of(plain: Callable[..., Any]) -> Callable[..., Any]:
     """What has the annotations: the function, or the method that runs when a class or an object is called."""
     if inspect.isclass(plain):
-        return plain.__init__  # type: ignore[misc,no-any-return]
+        return plain.__init__
     if inspect.isroutine(plain) or hasattr(plain, "__wrapped__"):
         return plain
-    return type(plain).__call__  # type: ignore[no-any-return]
+    return type(plain).__call__
 
 
 def _is_async(plain: Callable[..., Any]) -> bool:

@@ -12,7 +12,7 @@ from tenxgraph_temporal import END, AgentState, CompiledGraph, Message, StateGra
 from .world import do
 
 
-def call(name: str, call_id: str = "", **arguments: Any) -> dict[str, Any]:
+def call(name: str, call_id: str = "", /, **arguments: Any) -> dict[str, Any]:
     """A tool call as a provider sends it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
@@ -32,13 +32,14 @@ def agent(
     state: type[AgentState] = AgentState,
     name: str = "agent",
     answer: str = "done",
+    once: bool = False,
 ) -> CompiledGraph:
-    """A model that asks for each turn's calls in order, then answers; its tools."""
+    """A model that asks for each turn's calls in order, then answers; anew for each user message, unless ``once``."""
 
     def model(state: AgentState) -> Message:
         said = 0
         for message in reversed(state.context):
-            if message.role == "user":
+            if message.role == "user" and not once:
                 break
             said += message.role == "assistant"
         if said >= len(turns):

@@ -1,0 +1,433 @@
+"""People in the loop: pausing, answering, expiring, approving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from tenxgraph_temporal import (
+    AgentState,
+    CompiledGraph,
+    InterruptExpired,
+    OnTimeout,
+    RunHandle,
+    StateGraph,
+    interrupt,
+    tool,
+)
+from tenxgraph_temporal.runtime.client import RunFailed, RunStopped
+from tenxgraph_temporal.runtime.errors import InputError
+
+from ..support.app import App, eventually
+from ..support.graphs import agent, call
+
+
+@asynccontextmanager
+async def paused(
+    app: App, graph: CompiledGraph, count: int = 1, **options: Any
+) -> AsyncIterator[tuple[str, RunHandle]]:
+    """A run of ``graph`` that waits for ``count`` answers, with a worker."""
+    thread_id = app.thread()
+    async with app.worker(graph):
+        run = await app.start(graph.name, thread_id, **options)
+        await until_paused(run, count)
+        yield thread_id, run
+
+
+async def until_paused(run: RunHandle, count: int = 1) -> None:
+    async def enough() -> bool:
+        return len(await run.interrupts()) == count
+
+    await eventually(enough)
+
+
+def results(state: AgentState) -> list[str]:
+    return [message.text() for message in state.context if message.role == "tool"]
+
+
+async def test_a_tool_asks_and_finished_siblings_do_not_run_again(app: App) -> None:
+    ran: list[str] = []
+
+    def lookup() -> str:
+        ran.append("lookup")
+        return "found"
+
+    async def refund(amount: int) -> str:
+        ran.append("refund")
+        decision = interrupt({"amount": amount}, message=f"Refund {amount}?")
+        return f"refunded {amount}" if decision and decision["approved"] else "declined"
+
+    graph = agent([lookup, refund], [call("lookup", "1"), call("refund", "2", amount=5)])
+    async with paused(app, graph) as (thread_id, run):
+        meta = (await app.state(thread_id)).execution_meta
+        assert (meta.status, meta.interrupted_node, meta.interrupt_reason) == (
+            "interrupted_before",
+            "tools",
+            "interrupt",
+        )
+        assert meta.interrupt_data is not None
+        asked = meta.interrupt_data["interrupt"]
+        assert asked["key"] == "tool:2:0"
+        assert asked["value"] == {"amount": 5}
+        assert asked["message"] == "Refund 5?"
+        assert asked["tool_call_id"] == "2"
+        description = await run.workflow.describe()
+        assert description.status is not None and description.status.name == "RUNNING"
+        await run.workflow.signal("resume", {"value": {"approved": True}})
+        await run.result()
+    assert ran.count("lookup") == 1
+    assert ran.count("refund") == 2
+    state = await app.state(thread_id)
+    assert results(state) == ["found", "refunded 5"]
+    assert "interrupt_resume" not in state.execution_meta.internal_data
+
+
+async def test_a_node_asks_twice_and_both_answers_are_kept(app: App) -> None:
+    seen: list[Any] = []
+
+    def node(state: AgentState) -> str:
+        name = interrupt("name?")
+        colour = interrupt("colour?")
+        seen.append((name, colour))
+        return f"{name} likes {colour}"
+
+    builder = StateGraph(name="g")
+    builder.add_node("ask", node).set_entry_point("ask")
+    async with paused(app, builder.compile()) as (thread_id, run):
+        first = (await run.interrupts())[0]
+        await run.answer("Ada")
+        await eventually(lambda: _new_interrupt(run, first.interrupt_id))
+        await run.answer("green")
+        await run.result()
+    assert seen == [("Ada", "green")]
+    assert (await app.state(thread_id)).context[-1].text() == "Ada likes green"
+
+
+async def _new_interrupt(run: RunHandle, old: str) -> bool:
+    return [ref.interrupt_id for ref in await run.interrupts()] not in ([old], [])
+
+
+async def test_several_at_once_are_answered_in_any_order_and_go_on_at_once(app: App) -> None:
+    done: list[str] = []
+
+    def ask(name: str) -> str:
+        answer = interrupt({"name": name})
+        done.append(name)
+        return f"{name}={answer}"
+
+    calls = [call("ask", f"c{i}", name=f"n{i}") for i in range(3)]
+    async with paused(app, agent([ask], calls), 3) as (thread_id, run):
+        meta = (await app.state(thread_id)).execution_meta
+        assert meta.interrupt_data is not None
+        asked = {item["tool_call_id"]: item["id"] for item in meta.interrupt_data["interrupts"]}
+        assert set(asked) == {"c0", "c1", "c2"}
+        with pytest.raises(InputError, match="3 interrupts are open"):
+            await run.answer("x")
+        await run.answer("two", interrupt_id=asked["c2"])
+
+        async def second_done() -> bool:
+            return done == ["n2"]
+
+        await eventually(second_done)  # it went on without waiting for the others
+        await run.answer("zero", interrupt_id=asked["c0"])
+        with pytest.raises(InputError, match="was answered already"):
+            await run.answer("again", interrupt_id=asked["c2"])
+        await run.answer("one")
+        await run.result()
+    assert results(await app.state(thread_id)) == ["n0=zero", "n1=one", "n2=two"]
+    assert sorted(done) == ["n0", "n1", "n2"]
+
+
+async def test_answers_that_fit_nothing_are_ignored_visibly(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?"))
+
+    async with paused(app, agent([ask], [call("ask", "1")])) as (thread_id, run):
+        for nonsense in ("text", 5, {"interrupt_id": "x"}, {"interrupt_id": 7, "value": 1}, None):
+            await run.workflow.signal("resume", nonsense)
+
+        async def counted() -> bool:
+            return (await run.workflow.query("status"))["ignored_answers"] == 5
+
+        await eventually(counted)
+        status = await run.workflow.query("status")
+        assert status["status"] == "paused"
+        await run.workflow.signal("resume", {"value": "first"})
+        await run.workflow.signal("resume", {"value": "second"})
+        await run.result()
+    assert results(await app.state(thread_id)) == ["first"]
+
+
+async def test_an_answer_is_checked_against_the_schema(app: App) -> None:
+    def ask() -> str:
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+        return str(interrupt("?", response_schema=schema))
+
+    async with paused(app, agent([ask], [call("ask", "1")])) as (thread_id, run):
+        with pytest.raises(InputError, match="does not fit: ok: 'yes' is not of type 'boolean'"):
+            await run.answer({"ok": "yes"})
+        with pytest.raises(InputError, match="no open interrupt has the id int_nope"):
+            await run.answer({"ok": True}, interrupt_id="int_nope")
+        await run.answer({"ok": True})
+        await run.result()
+    assert results(await app.state(thread_id)) == ["{'ok': True}"]
+
+
+async def test_early_answers_and_answers_without_a_worker_are_kept(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?"))
+
+    thread_id = app.thread()
+    run = await app.start("agent", thread_id)
+    await run.workflow.signal("resume", {"value": "early"})
+    async with app.worker(agent([ask], [call("ask", "1")])):
+        await run.result()
+    assert results(await app.state(thread_id)) == ["early"]
+
+
+async def test_none_cancels(app: App) -> None:
+    def ask() -> str:
+        return "cancelled" if interrupt("?") is None else "answered"
+
+    async with paused(app, agent([ask], [call("ask", "1")])) as (thread_id, run):
+        await run.answer(None)
+        await run.result()
+    assert results(await app.state(thread_id)) == ["cancelled"]
+
+
+async def test_what_happens_when_nobody_answers(app: App) -> None:
+    def default() -> str:
+        return str(interrupt("?", timeout=0.2, on_timeout="the default"))
+
+    def error() -> str:
+        return str(interrupt("?", timeout=0.2))
+
+    def caught() -> str:
+        try:
+            return str(interrupt("?", timeout=0.2))
+        except InterruptExpired:
+            return "went on"
+
+    calls = [call("default", "1"), call("error", "2"), call("caught", "3")]
+    _, state = await app.run(agent([default, error, caught], calls))
+    first, second, third = results(state)
+    assert first == "the default"
+    assert "InterruptExpired" in second
+    assert third == "went on"
+
+
+async def test_a_run_may_fail_when_nobody_answers(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?", timeout=0.2, on_timeout=OnTimeout.FAIL))
+
+    def waits_for_ever() -> str:
+        return str(interrupt("?"))
+
+    thread_id = app.thread()
+    async with app.worker(agent([ask, waits_for_ever], [call("ask", "1"), call("waits_for_ever", "2")])):
+        with pytest.raises(RunFailed, match="nobody answered") as failure:
+            await (await app.start("agent", thread_id)).result()
+    assert failure.value.code == "INTERRUPT_TIMEOUT"
+    assert (await app.state(thread_id)).execution_meta.status == "error"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "ran_with"),
+    [
+        ({"approved": True, "by": "ada"}, "deleted /a", ["/a"]),
+        ({"approved": True, "arguments": {"path": "/b"}}, "deleted /b", ["/b"]),
+        ({"approved": False, "reason": "too risky"}, "rejected the call: too risky", []),
+        (None, "rejected the call", []),
+    ],
+)
+async def test_approval_without_code(app: App, answer: Any, expected: str, ran_with: list[str]) -> None:
+    ran: list[str] = []
+
+    @tool(requires_approval=lambda arguments: arguments["path"] != "/tmp")
+    def delete(path: str) -> str:
+        ran.append(path)
+        return f"deleted {path}"
+
+    graph = agent([delete], [call("delete", "1", path="/a"), call("delete", "2", path="/tmp")])
+    async with paused(app, graph) as (thread_id, run):
+        meta = (await app.state(thread_id)).execution_meta
+        assert meta.interrupt_data is not None
+        assert meta.interrupt_data["interrupt"]["value"] == {
+            "tool": "delete",
+            "arguments": {"path": "/a"},
+            "tool_call_id": "1",
+        }
+        await run.answer(answer)
+        await run.result()
+    assert sorted(ran) == sorted([*ran_with, "/tmp"])
+    state = await app.state(thread_id)
+    assert expected in results(state)[0]
+    record = next(c for c in await app.store.calls(thread_id) if c.ledger_key.endswith(":1"))
+    audit = record.envelope["value"]["metadata"]["approval"]
+    assert audit["approved"] is bool(ran_with)
+    assert audit["by"] == (answer or {}).get("by", "")
+
+
+async def test_a_remote_tool_is_carried_out_by_the_client(app: App) -> None:
+    @tool(remote=True)
+    def pick_file(title: str) -> str:
+        """Let the user pick a file."""
+        raise AssertionError("runs on the client")
+
+    async with paused(app, agent([pick_file], [call("pick_file", "1", title="CV")])) as (thread_id, run):
+        meta = (await app.state(thread_id)).execution_meta
+        assert meta.interrupt_data is not None
+        assert meta.interrupt_data["interrupt"]["reason"] == "remote_tool_call"
+        assert meta.interrupt_data["interrupt"]["value"]["arguments"] == {"title": "CV"}
+        await run.answer({"file": "cv.pdf"})
+        await run.result()
+    assert results(await app.state(thread_id)) == ['{"file":"cv.pdf"}']
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_pauses_at_nodes(app: App, when: str) -> None:
+    visits: list[str] = []
+    builder = StateGraph(name="g")
+    for name in ("a", "b"):
+        builder.add_node(name, lambda state, name=name: visits.append(name))
+    builder.set_entry_point("a").add_edge("a", "b")
+    graph = builder.compile(**{f"interrupt_{when}": ["b" if when == "before" else "a"]})  # type: ignore[arg-type]
+    async with paused(app, graph) as (thread_id, run):
+        assert visits == ["a"]
+        meta = (await app.state(thread_id)).execution_meta
+        assert meta.status == f"interrupted_{when}"
+        assert meta.current_node == "b"
+        await run.workflow.signal("resume", {"value": None})
+        await run.result()
+    assert visits == ["a", "b"]
+
+
+async def test_pauses_per_run(app: App) -> None:
+    graph = agent([], answer="hello")
+    async with paused(app, graph, config={"interrupt_before": ["model"]}) as (thread_id, run):
+        await run.answer(None)
+        await run.result()
+    assert (await app.state(thread_id)).context[-1].text() == "hello"
+
+
+async def test_a_new_message_on_a_paused_thread(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("really?"))
+
+    def find() -> str:
+        return "found"
+
+    graph = agent([ask, find], [call("ask", "1"), call("find", "2")], answer="moved on", once=True)
+    async with paused(app, graph) as (thread_id, run):
+        await run.workflow.terminate()
+        with pytest.raises(RunFailed, match=r"waits for an answer to int_\w+ \(input_required\)"):
+            await (await app.start("agent", thread_id, "something else")).result()
+        await (await app.start("agent", thread_id, "never mind", config={"drop_interrupts": True})).result()
+    state = await app.state(thread_id)
+    assert [m.role for m in state.context][:5] == ["user", "assistant", "tool", "tool", "user"]
+    assert "dropped" in results(state)[0]
+    assert results(state)[1] == "found"
+
+
+async def test_a_thread_that_was_left_paused_can_be_resumed_by_a_new_run(app: App) -> None:
+    def ask() -> str:
+        return f"answer: {interrupt('?')}"
+
+    graph = agent([ask], [call("ask", "1")])
+    async with paused(app, graph) as (thread_id, run):
+        await run.workflow.terminate()
+        again = await app.start("agent", thread_id, None)  # waits again
+        await until_paused(again)
+        await again.workflow.terminate()
+        with pytest.raises(RunFailed, match="its open interrupts are int_"):
+            await _resume_with_a_wrong_id(app, thread_id)
+        await (await app.start("agent", thread_id, None, resume="42")).result()
+        with pytest.raises(RunFailed, match="there is nothing to resume"):
+            await (await app.start("agent", thread_id, None, resume="43")).result()
+    assert results(await app.state(thread_id)) == ["answer: 42"]
+
+
+async def _resume_with_a_wrong_id(app: App, thread_id: str) -> None:
+    try:
+        await app.client.execute_workflow(
+            "GraphRun",
+            {"graph": "agent", "thread_id": thread_id, "input": {"resume": 1, "interrupt_id": "int_x"}},
+            id=f"thread-{thread_id}",
+            task_queue=app.queue,
+        )
+    except WorkflowFailureError as exc:
+        raise RunFailed(str(exc.cause)) from exc
+
+
+async def test_stop_while_paused(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?"))
+
+    async with paused(app, agent([ask], [call("ask", "1")], answer="next", once=True)) as (thread_id, run):
+        await run.stop()
+        with pytest.raises(RunStopped):
+            await run.result()
+        meta = (await app.state(thread_id)).execution_meta
+        assert (meta.status, meta.interrupt_reason) == ("interrupted_after", "stop_requested")
+        await (await app.start("agent", thread_id, "again")).result()
+    assert "cancelled" in results(await app.state(thread_id))[0]
+
+
+async def test_the_worker_is_replaced_while_paused_and_the_graph_changed(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?"))
+
+    thread_id = app.thread()
+    async with app.worker(agent([ask], [call("ask", "1")])):
+        run = await app.start("agent", thread_id)
+        await until_paused(run)
+    await run.workflow.signal("resume", {"value": "yes"})
+    async with app.worker(agent([ask], [call("ask", "1")], answer="a new graph answers")):
+        await run.result()
+    state = await app.state(thread_id)
+    assert results(state) == ["yes"]
+    assert state.context[-1].text() == "a new graph answers"
+
+
+async def test_a_paused_node_that_is_gone_is_a_clear_error(app: App) -> None:
+    def ask(state: AgentState) -> str:
+        return str(interrupt("?"))
+
+    def graph(name: str) -> CompiledGraph:
+        builder = StateGraph(name="g")
+        builder.add_node(name, ask).set_entry_point(name)
+        return builder.compile()
+
+    thread_id = app.thread()
+    async with app.worker(graph("old")):
+        run = await app.start("g", thread_id)
+        await until_paused(run)
+    async with app.worker(graph("new")):
+        await run.workflow.signal("resume", {"value": "yes"})
+        with pytest.raises(RunFailed, match="node:old"):
+            await run.result()
+
+
+async def test_interrupt_outside_a_run() -> None:
+    with pytest.raises(RuntimeError, match="only while a node or a tool is running"):
+        interrupt("?")
+
+
+async def test_many_answers_at_once(app: App) -> None:
+    def ask(n: int) -> str:
+        return str(interrupt(n))
+
+    calls = [call("ask", f"c{n}", n=n) for n in range(8)]
+    async with paused(app, agent([ask], calls), 8) as (thread_id, run):
+        ids = {ref.tool_call_id: ref.interrupt_id for ref in await run.interrupts()}
+        signals = (
+            run.workflow.signal("resume", {"interrupt_id": ids[f"c{n}"], "value": n * n}) for n in reversed(range(8))
+        )
+        await asyncio.gather(*signals)
+        await run.result()
+    assert results(await app.state(thread_id)) == [str(n * n) for n in range(8)]
