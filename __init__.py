@@ -8,6 +8,7 @@ from .runtime.errors import TenxGraphError
 from .runtime.graph import CompiledGraph, StateGraph
 from .runtime.interrupt import InterruptExpired, OnTimeout, interrupt
 from .runtime.limits import Retry
+from .runtime.models import ModelNode, OpenAIChat, ScriptedModel, call
 from .runtime.settings import Settings
 from .runtime.state import (
     END,
@@ -23,6 +24,7 @@ from .runtime.state import (
     replace_value,
 )
 from .runtime.storage import Store, open_store
+from .runtime.threads import thread_state
 from .runtime.tools import RunContext, Tool, ToolContext, ToolNode, ToolResult, create_handoff_tool, tool
 from .runtime.wire import RunInput, RunResult, workflow_id_of
 
@@ -37,12 +39,15 @@ __all__ = [
     "GraphClient",
     "InterruptExpired",
     "Message",
+    "ModelNode",
     "OnTimeout",
+    "OpenAIChat",
     "Retry",
     "RunContext",
     "RunHandle",
     "RunInput",
     "RunResult",
+    "ScriptedModel",
     "Settings",
     "StateGraph",
     "Store",
@@ -56,12 +61,14 @@ __all__ = [
     "WirePlugin",
     "add_messages",
     "append_items",
+    "call",
     "connect",
     "create_handoff_tool",
     "interrupt",
     "open_store",
     "replace_messages",
     "replace_value",
+    "thread_state",
     "tool",
     "workflow_id_of",
 ]

@@ -21,9 +21,8 @@ from rich.table import Table
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
 
-from tenxgraph_temporal import AgentState, GraphClient, Settings, Store, WirePlugin, open_store
+from tenxgraph_temporal import GraphClient, Settings, Store, WirePlugin, open_store, thread_state
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
-from tenxgraph_temporal.runtime.state.encoding import decode_state
 from tenxgraph_temporal.runtime.storage.contract import CallRecord
 
 from .process import outside_world, worker_process
@@ -82,14 +81,12 @@ async def tell(stack: DevStack, client: Client, store: Store, *, ledger: bool) -
             await run.result()
             finished = second.pid
         effects = Counter(entry["action"] for entry in await asyncio.to_thread(_world_log, world))
-    head = await store.load_head(thread_id, "anonymous")
-    assert head is not None and head.fields is not None
     return Story(
         thread_id=thread_id,
         effects=effects,
         attempts=[attempt async for attempt in _attempts(run.workflow)],
         calls=await store.calls(thread_id) if ledger else [],
-        answer=decode_state(AgentState, head.fields).context[-1].text(),
+        answer=(await thread_state(store, thread_id)).context[-1].text(),
         killed=str(killed),
         finished=str(finished),
     )

@@ -11,7 +11,7 @@ import os
 import urllib.request
 from typing import Any
 
-from tenxgraph_temporal import END, AgentState, Message, StateGraph, ToolContext, ToolNode
+from tenxgraph_temporal import END, AgentState, ModelNode, ScriptedModel, StateGraph, ToolContext, ToolNode, call
 
 
 def _ask_the_world(action: str, **body: Any) -> Any:
@@ -39,26 +39,17 @@ def send_receipt(order_id: str) -> str:
     return "receipt sent"
 
 
-def _call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
-    return {
-        "id": f"call_{number}",
-        "type": "function",
-        "function": {"name": name, "arguments": json.dumps(arguments)},
-    }
-
-
-def model(state: AgentState) -> Message:
-    """Ask for all three tools at once; when their results are there, answer."""
-    if state.context[-1].role == "user":
-        return Message(
-            role="assistant",
-            tools_calls=[
-                _call(1, "lookup_order", order_id="4821"),
-                _call(2, "charge_card", order_id="4821", amount_cents=1999),
-                _call(3, "send_receipt", order_id="4821"),
-            ],
-        )
-    return Message.text_message("Your card was charged 19.99 USD and the receipt is in your inbox.", role="assistant")
+tools = ToolNode([lookup_order, charge_card, send_receipt])
+model = ScriptedModel(
+    [
+        [
+            call("lookup_order", order_id="4821"),
+            call("charge_card", order_id="4821", amount_cents=1999),
+            call("send_receipt", order_id="4821"),
+        ],
+        "Your card was charged 19.99 USD and the receipt is in your inbox.",
+    ]
+)
 
 
 def wants_tools(state: AgentState) -> str:
@@ -67,8 +58,8 @@ def wants_tools(state: AgentState) -> str:
 
 
 builder = StateGraph(name="support")
-builder.add_node("model", model)
-builder.add_node("tools", ToolNode([lookup_order, charge_card, send_receipt]))
+builder.add_node("model", ModelNode(model, tools=tools))
+builder.add_node("tools", tools)
 builder.set_entry_point("model")
 builder.add_conditional_edges("model", wants_tools, ["tools", END])
 builder.add_edge("tools", "model")

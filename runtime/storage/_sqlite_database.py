@@ -7,7 +7,6 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +15,9 @@ try:
 except ImportError as exc:
     raise ImportError("the SQLite store needs aiosqlite: pip install 'tenxgraph-temporal[sqlite]'") from exc
 
-from ..errors import SchemaError, SettingsError, StoreError, StoreUnavailable
-from ._sqlite_schema import STATEMENTS, VERSION_TABLES
+from ..errors import SchemaError, SettingsError, StoreUnavailable
+from ._sqlite_errors import is_busy, is_transient, translated
+from ._sqlite_schema import STATEMENTS, VERSION_TABLES, to_text
 from ._values import Clock
 
 T = TypeVar("T")
@@ -25,8 +25,6 @@ Rows = list[sqlite3.Row]
 Parameters = tuple[Any, ...]
 
 _BUSY_TIMEOUT = 1.0  # seconds that SQLite itself waits for a lock; our own attempts come on top
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-_OUT_OF_REACH = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN})
 
 
 class SqliteDatabase:
@@ -100,13 +98,13 @@ class SqliteDatabase:
             yield connection
         except BaseException as exc:
             await self._to_its_end(_end(connection, "ROLLBACK"))
-            if isinstance(exc, sqlite3.Error) and _code(exc) in _BUSY | _OUT_OF_REACH:
+            if is_transient(exc):
                 raise StoreUnavailable(f"the transaction was lost ({exc})") from exc
             raise
         try:
             await self._to_its_end(_end(connection, "COMMIT"))
         except sqlite3.Error as exc:
-            raise _translated(exc, self.path) from exc
+            raise translated(exc, self.path) from exc
 
     async def migrate(self) -> None:
         """Make what is missing, in one transaction."""
@@ -193,8 +191,8 @@ class SqliteDatabase:
             try:
                 return await attempt()
             except (sqlite3.Error, UnicodeError, OverflowError) as exc:
-                if _code(exc) not in _BUSY or asyncio.get_running_loop().time() + pause > deadline:
-                    raise _translated(exc, self.path) from exc
+                if not is_busy(exc) or asyncio.get_running_loop().time() + pause > deadline:
+                    raise translated(exc, self.path) from exc
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, 0.2)
 
@@ -238,27 +236,3 @@ async def _end(connection: aiosqlite.Connection, statement: str) -> None:
 def _discard(opening: asyncio.Task[aiosqlite.Connection]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().stop()
-
-
-def _code(exc: BaseException) -> int:
-    return getattr(exc, "sqlite_errorcode", -1) & 0xFF  # without the extended part
-
-
-def _translated(exc: Exception, path: Path) -> StoreError | StoreUnavailable | SchemaError:
-    if _code(exc) in _BUSY:
-        return StoreUnavailable(f"{path} stayed locked by another process; try again")
-    if _code(exc) in _OUT_OF_REACH:
-        return StoreUnavailable(f"{path} cannot be used: {exc}; check the disk and the file's permissions")
-    if "no such table" in str(exc) or "no such column" in str(exc):
-        return SchemaError(f"{path}: {exc}; run: tenxgraph-temporal setup")
-    return StoreError(f"SQLite refused the statement: {type(exc).__name__}: {exc}")
-
-
-def to_text(moment: datetime) -> str:
-    """A time as it is stored."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def from_text(text: str) -> datetime:
-    """A time that was stored."""
-    return datetime.fromisoformat(text)

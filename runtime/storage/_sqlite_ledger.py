@@ -12,7 +12,8 @@ import aiosqlite
 
 from ..errors import StoreError
 from ..state.encoding import dump_json, load_json
-from ._sqlite_database import SqliteDatabase, from_text, to_text
+from ._sqlite_database import SqliteDatabase
+from ._sqlite_schema import from_text, to_text
 from ._values import Clock, check_ids, no_thread
 from .contract import (
     CallRecord,
@@ -45,8 +46,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 _CALLS = """
-SELECT tool_call_id, coalesce(tool, '') AS tool, coalesce(status, 'finished') AS status, coalesce(attempt, 1) AS attempt,
-    coalesce(worker, '') AS worker, coalesce(replays, 0) AS replays, created_at AS at, result
+SELECT tool_call_id, coalesce(tool, '') AS tool, coalesce(status, 'finished') AS status,
+    coalesce(attempt, 1) AS attempt, coalesce(worker, '') AS worker, coalesce(replays, 0) AS replays, created_at AS at, result
 FROM tool_executions WHERE thread_id = ?1
 UNION ALL
 SELECT tool_call_id, tool, CASE WHEN lease_until > ?2 THEN 'running' ELSE 'in_doubt' END, attempt,

@@ -5,6 +5,8 @@ JSON is text, and times are ISO 8601 text in UTC with microseconds, so that they
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 BASE_VERSION = 3
 """10xGraph's schema version, in ``schema_version``."""
 ADDITIONS_VERSION = 1
@@ -94,3 +96,13 @@ STATEMENTS = (
     "CREATE UNIQUE INDEX IF NOT EXISTS uq_states_thread_version ON states (thread_id, version)",
     "CREATE INDEX IF NOT EXISTS idx_messages_thread_id ON messages (thread_id, created_at)",
 )
+
+
+def to_text(moment: datetime) -> str:
+    """A time as it is stored."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def from_text(text: str) -> datetime:
+    """A time that was stored."""
+    return datetime.fromisoformat(text)

@@ -9,8 +9,9 @@ import aiosqlite
 
 from ..errors import ForbiddenError
 from ..state.encoding import Fields, clean_text, dump_json, join_fields, load_json, split_fields
-from ._sqlite_database import SqliteDatabase, to_text
+from ._sqlite_database import SqliteDatabase
 from ._sqlite_ledger import insert_result
+from ._sqlite_schema import to_text
 from ._values import already_there, check_commit, meta_of, origin_of
 from .contract import Commit, Committed, Head, MessageIdTaken
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..errors import StoreError
+from ..state.encoding import clean_text
 from .contract import Commit, Committed, Head, HeadMoved, Origin
 
 META_KEY = "tenxgraph_temporal"
@@ -71,7 +71,7 @@ def check_ids(**ids: str) -> None:
     for name, value in ids.items():
         if len(value) > _MAX_ID:
             raise StoreError(f"{name} {value[:40]!r}... has {len(value)} characters; use at most {_MAX_ID}")
-        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value) or "\0" in value:
+        if clean_text(value) != value:
             raise StoreError(f"{name} {value!r} holds a NUL or half a character; use plain text")
 
 
@@ -90,12 +90,8 @@ def check_commit(commit: Commit) -> None:
         if message.message_id in seen:
             raise StoreError(f"thread {commit.thread_id!r}: one commit holds message id {message.message_id!r} twice")
         seen.add(message.message_id)
-    _check_keys(entry.ledger_key for entry in commit.results)
-
-
-def _check_keys(ledger_keys: Iterable[str]) -> None:
-    for ledger_key in ledger_keys:
-        check_ids(ledger_key=ledger_key)
+    for entry in commit.results:
+        check_ids(ledger_key=entry.ledger_key)
 
 
 def no_thread(thread_id: str) -> StoreError:

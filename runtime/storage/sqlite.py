@@ -8,8 +8,9 @@ from typing import Any
 
 from ..errors import SettingsError
 from ..state.encoding import load_json, split_fields
-from ._sqlite_database import SqliteDatabase, from_text, to_text
+from ._sqlite_database import SqliteDatabase
 from ._sqlite_ledger import SqliteLedger
+from ._sqlite_schema import from_text, to_text
 from ._sqlite_threads import SqliteThreads, head_of
 from ._values import origin_of
 from .contract import Head, MessageRow, ThreadInfo, VersionInfo

@@ -15,6 +15,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, RunHandle, StateGraph, ToolContext, tool
 from tenxgraph_temporal.runtime.client import RunStopped
+from tenxgraph_temporal.runtime.state.blocks import ToolResultBlock
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
 from ..support.app import App, eventually
@@ -37,7 +38,14 @@ async def stopped(run: RunHandle, *, within: float) -> None:
 
 
 def results(state: AgentState) -> dict[str, str]:
-    return {b.call_id: m.text() for m in state.context if m.role == "tool" for b in m.content}  # type: ignore[union-attr]
+    """What the model was told, by call."""
+    return {
+        block.call_id: message.text()
+        for message in state.context
+        if message.role == "tool"
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    }
 
 
 def assert_saved_as_stopped(state: AgentState) -> None:
@@ -307,7 +315,12 @@ async def test_stopped_at_a_hundred_instants(app: App, world: World) -> None:
         if state.execution_meta.status != "completed":
             problems.append(f"{thread_id}: {state.execution_meta.status} after its next run")
         asked = [c["id"] for m in state.context for c in m.tools_calls or ()]
-        answered = [b.call_id for m in state.context if m.role == "tool" for b in m.content]  # type: ignore[union-attr]
+        answered = [
+            block.call_id
+            for message in state.context
+            for block in message.content
+            if message.role == "tool" and isinstance(block, ToolResultBlock)
+        ]
         if Counter(asked) != Counter(answered):
             problems.append(f"{thread_id}: asked {asked}, answered {answered}")
         versions = [v.version for v in await app.store.list_versions(thread_id, None)]
