@@ -28,6 +28,7 @@ from ..runtime.wire import (
     Position,
     RunRef,
 )
+from .attempt import is_first_attempt
 from .host import Host, raises_failures
 
 
@@ -41,7 +42,7 @@ class AnswerCommits:
     @raises_failures
     async def pause(self, task: PauseTask) -> Position:
         """Show the open interrupts of a tool step in the state."""
-        base = await self._host.states.at(task.run, task.version)
+        base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):
             return base
         state = self._decode(task.run, base)
@@ -54,7 +55,7 @@ class AnswerCommits:
     @raises_failures
     async def answer(self, task: AnswerTask) -> Position:
         """Commit an answer, before the code that asked for it runs again."""
-        base = await self._host.states.at(task.run, task.version)
+        base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):
             return base
         state = self._decode(task.run, base)

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from ..runtime.thread_call import ThreadCall
 from ..runtime.tools.context import RunContext
-from ..runtime.wire import WORKER_SHUTDOWN
+from ..runtime.wire import WORKER_SHUTDOWN, RunRef
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between heartbeats; how soon a cancel is seen."""
@@ -24,6 +24,12 @@ class CutShort(ApplicationError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} was cut short by the shutdown of its worker", type=WORKER_SHUTDOWN)
+
+
+def is_first_attempt(run: RunRef) -> bool:
+    """Whether nothing can have been done for this task before: its first attempt, in a run that was never reset."""
+    info = activity.info()
+    return info.attempt == 1 and info.workflow_run_id == run.run_id
 
 
 class DeadlineExceeded(Exception):

@@ -28,7 +28,7 @@ from ..runtime.tools.context import RunContext
 from ..runtime.tools.identity import settle_identity
 from ..runtime.tools.result import describe_error
 from ..runtime.wire import NodeTask, Position
-from .attempt import CutShort, DeadlineExceeded, heartbeats, run_code
+from .attempt import CutShort, DeadlineExceeded, heartbeats, is_first_attempt, run_code
 from .host import Host, raises_failures
 
 
@@ -42,7 +42,7 @@ class NodeRunner:
     async def run(self, task: NodeTask) -> Position:
         """Run the node on its state and commit what it returned; where that is done already, run nothing."""
         host = self._host
-        base = await host.states.at(task.run, task.version)
+        base = await host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):
             return base
         graph = host.graph(task.run.graph)

@@ -43,6 +43,7 @@ from ..runtime.wire import (
     Position,
     RunRef,
 )
+from .attempt import is_first_attempt
 from .host import Host, raises_failures
 
 
@@ -161,7 +162,7 @@ class RunCommits:
     @raises_failures
     async def commit_tools(self, task: CommitToolsTask) -> Position:
         """Merge the results of a message's calls in call order, append them, resolve the next node."""
-        base = await self._host.states.at(task.run, task.version)
+        base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):
             return base
         graph = self._host.graph(task.run.graph)

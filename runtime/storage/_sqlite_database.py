@@ -169,7 +169,7 @@ class SqliteDatabase:
 
     async def _connect(self) -> aiosqlite.Connection:
         connection = await self._patiently(
-            lambda: aiosqlite.connect(self.path, timeout=_BUSY_TIMEOUT, isolation_level=None)
+            lambda: aiosqlite.connect(self.path, timeout=min(_BUSY_TIMEOUT, self._retry_timeout), isolation_level=None)
         )
         try:
             connection.row_factory = sqlite3.Row

@@ -47,7 +47,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
 _CALLS = """
 SELECT tool_call_id, coalesce(tool, '') AS tool, coalesce(status, 'finished') AS status,
-    coalesce(attempt, 1) AS attempt, coalesce(worker, '') AS worker, coalesce(replays, 0) AS replays, created_at AS at, result
+    coalesce(attempt, 1) AS attempt, coalesce(worker, '') AS worker, coalesce(replays, 0) AS replays,
+    created_at AS at, result
 FROM tool_executions WHERE thread_id = ?1
 UNION ALL
 SELECT tool_call_id, tool, CASE WHEN lease_until > ?2 THEN 'running' ELSE 'in_doubt' END, attempt,

@@ -67,10 +67,14 @@ class PgDatabase:
         self.quoted = f'"{schema}"'
         self._owns_pool = owns_pool
         self._retry_timeout = retry_timeout
+        self._statements: dict[str, str] = {}
 
     def sql(self, statement: str) -> str:
         """``statement`` with ``{s}`` replaced by the quoted schema."""
-        return statement.format(s=self.quoted)
+        known = self._statements.get(statement)
+        if known is None:
+            known = self._statements[statement] = statement.format(s=self.quoted)
+        return known
 
     async def run(self, operation: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
         """``operation`` on a pooled connection, repeated with jitter while the fault is a passing one.
@@ -102,8 +106,13 @@ class PgDatabase:
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
         """One transaction, not repeated: its body has effects of its own."""
         try:
-            async with self.pool.acquire(timeout=self._retry_timeout) as connection, connection.transaction():
-                yield connection
+            async with self.pool.acquire(timeout=self._retry_timeout) as connection:
+                try:
+                    async with connection.transaction():
+                        yield connection
+                finally:
+                    if not connection.is_closed():
+                        await connection.reset()  # whatever the body did to the session
         except _TRANSIENT as exc:
             raise StoreUnavailable(f"the transaction was lost ({type(exc).__name__}: {exc})") from exc
 

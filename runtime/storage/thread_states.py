@@ -102,14 +102,20 @@ class ThreadStates:
         self._cache.put(run.thread_id, snapshot)
         return snapshot
 
-    async def at(self, run: RunRef, version: int) -> Snapshot | Position:
+    async def at(self, run: RunRef, version: int, *, first_attempt: bool = False) -> Snapshot | Position:
         """The state ``version`` if it is the head; if this very run went further, where it stands now.
 
-        The latter is how a lost reply, a duplicate attempt and a reset pass over finished steps.
+        The latter is how a lost reply, a duplicate attempt and a reset pass over finished steps. A
+        ``first_attempt`` of a run that was never reset has nothing to pass over: what this process committed last
+        is taken for the head without asking, and the commit finds out if it is not.
 
         Raises:
             StaleStateError: Another execution moved the thread.
         """
+        cached = self._cache.get(run.thread_id) if first_attempt else None
+        if cached is not None and cached.version == version and cached.origin and cached.origin.run_id == run.run_id:
+            self._metrics.cache_hits.add(1)
+            return cached
         head = await self.head(run)
         if head is not None and head.version == version:
             return head

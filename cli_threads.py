@@ -1,0 +1,314 @@
+"""Commands about threads: show, and threads list | versions | delete | purge."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from .cli_output import (
+    AsJson,
+    AsUser,
+    CommandError,
+    note,
+    opened_store,
+    out,
+    out_json,
+    parse_duration,
+    parse_time,
+    run_async,
+    shorten,
+    table,
+    when,
+)
+from .cli_runs import Thread, run_is_open
+from .runtime.connect import connect
+from .runtime.state import Message
+from .runtime.state.encoding import load_json
+from .runtime.storage.contract import CallRecord, Head, ThreadInfo
+
+_PAGE = 100
+_PAUSED = ("interrupted_before", "interrupted_after")
+
+Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+Paused = Annotated[bool, typer.Option("--paused", help="Only those that wait for an answer, or were stopped.")]
+Before = Annotated[
+    str | None, typer.Option(help="Only those updated before this ISO 8601 time: the next page of a list.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Also threads whose run is open; Temporal is not asked.")]
+
+app = typer.Typer()
+
+
+# --- show ---------------------------------------------------------------------------------------------------
+
+
+def show(
+    thread: Thread,
+    version: Annotated[int | None, typer.Option(min=1, help="An older version; the newest by default.")] = None,
+    user: AsUser = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a thread stands: its messages, its tool calls, and what it waits for.
+
+    Example: tenxgraph-temporal show order-4821
+    """
+    document = run_async(_load(thread, version, user))
+    if as_json:
+        out_json(document)
+    else:
+        _show(document)
+
+
+async def _load(thread_id: str, version: int | None, user_id: str | None) -> dict[str, Any]:
+    async with opened_store() as store:
+        if version is None:
+            head = await store.load_head(thread_id, user_id)
+        else:
+            head = await store.load_version(thread_id, user_id, version)
+        if head is None or head.fields is None:
+            which = f"thread {thread_id!r}" + (f" at a kept version {version}" if version is not None else "")
+            raise CommandError(f"there is no {which}; see: tenxgraph-temporal threads")
+        calls = await store.calls(thread_id)
+    return _document(head, calls)
+
+
+def _document(head: Head, calls: list[CallRecord]) -> dict[str, Any]:
+    fields = {name: load_json(value) for name, value in (head.fields or {}).items()}
+    meta = fields.get("execution_meta") or {}
+    data = meta.get("interrupt_data") or {}
+    requests = data.get("interrupts") or [data.get("interrupt")]
+    return {
+        "thread_id": head.thread_id,
+        "user_id": head.user_id,
+        "version": head.version,
+        "status": meta.get("status", ""),
+        "reason": meta.get("interrupt_reason"),
+        "error": (meta.get("internal_data") or {}).get("error"),
+        "node": meta.get("current_node", ""),
+        "step": meta.get("step", 0),
+        "interrupts": [request for request in requests if request],
+        "messages": [_message(raw) for raw in fields.get("context") or []],
+        "calls": [_call(call) for call in calls],
+    }
+
+
+def _message(raw: dict[str, Any]) -> dict[str, Any]:
+    message = Message.model_validate(raw)
+    calls = [call.get("function") or {} for call in message.tools_calls or ()]
+    return {
+        "message_id": message.message_id,
+        "role": message.role,
+        "text": message.text(),
+        "tool_calls": [
+            {"tool_call_id": call.get("id", ""), "tool": made.get("name", ""), "arguments": made.get("arguments", "")}
+            for call, made in zip(message.tools_calls or (), calls, strict=True)
+        ],
+    }
+
+
+def _call(call: CallRecord) -> dict[str, Any]:
+    return {
+        "tool": call.tool,
+        "call_key": call.ledger_key,
+        "status": call.status,
+        "replays": call.replays,
+        "attempt": call.attempt,
+        "worker": call.worker,
+        "at": call.at,
+        "result": call.envelope,
+    }
+
+
+def _show(document: dict[str, Any]) -> None:
+    out(f"thread   {document['thread_id']} (user {document['user_id']})")
+    status = document["status"] + (f" ({document['reason']})" if document["reason"] else "")
+    out(f"status   {status}, at {document['node']}, step {document['step']}, version {document['version']}")
+    if document["error"]:
+        out(f"error    {shorten(str(document['error']), 300)}")
+    for request in document["interrupts"]:
+        asked = request.get("message") or request.get("value") or request.get("reason", "")
+        out(f"waits    {request.get('id', '')} ({request.get('key', '')}): {shorten(str(asked), 200)}")
+        out(f"         tenxgraph-temporal resume {document['thread_id']} --id {request.get('id', '')} --value JSON")
+    out("")
+    rows = []
+    for message in document["messages"]:
+        asked = [f"{call['tool']}({shorten(str(call['arguments']), 60)})" for call in message["tool_calls"]]
+        rows.append([message["role"], " ".join(filter(None, [shorten(message["text"], 160), *asked]))])
+    out(table("role", "message", rows=rows))
+    if document["calls"]:
+        out("")
+        rows = [
+            [
+                call["tool"],
+                call["call_key"],
+                call["status"].replace("_", " ") + (f", replayed {call['replays']} times" if call["replays"] else ""),
+                str(call["attempt"]),
+                call["worker"],
+                when(call["at"]),
+            ]
+            for call in document["calls"]
+        ]
+        out(table("tool", "call", "status", "attempt", "worker", "time", rows=rows))
+
+
+# --- threads ------------------------------------------------------------------------------------------------
+
+
+@app.callback(invoke_without_command=True)
+def threads(
+    context: typer.Context,
+    user: AsUser = None,
+    limit: Limit = 50,
+    paused: Paused = False,
+    before: Before = None,
+    as_json: AsJson = False,
+) -> None:
+    """List threads, newest first; or show their versions, delete and purge them.
+
+    Example: tenxgraph-temporal threads --paused --limit 10
+    """
+    if context.invoked_subcommand is None:
+        list_threads(user, limit, paused, before, as_json)
+
+
+@app.command("list")
+def list_threads(
+    user: AsUser = None,
+    limit: Limit = 50,
+    paused: Paused = False,
+    before: Before = None,
+    as_json: AsJson = False,
+) -> None:
+    """List threads, most recently updated first.
+
+    Example: tenxgraph-temporal threads list --user alice --before 2026-01-31T12:00:00Z
+    """
+    found, more = run_async(_list(user, limit, paused, parse_time(before, "--before")))
+    next_before = found[-1].updated_at.astimezone(UTC).isoformat() if more and found else None
+    if as_json:
+        out_json({"threads": [dataclasses.asdict(info) for info in found], "next_before": next_before})
+        return
+    rows = [
+        [info.thread_id, info.user_id, info.status, str(info.version), when(info.updated_at), info.name]
+        for info in found
+    ]
+    out(table("thread", "user", "status", "version", "updated", "name", rows=rows))
+    if next_before:
+        note(f"there are more: --before {next_before}")
+
+
+async def _list(
+    user_id: str | None, limit: int, paused: bool, before: datetime | None
+) -> tuple[list[ThreadInfo], bool]:
+    found: list[ThreadInfo] = []
+    async with opened_store() as store:
+        while True:
+            size = _PAGE if paused else limit + 1
+            page = await store.list_threads(user_id=user_id, limit=size, before=before)
+            found += [info for info in page if not paused or info.status in _PAUSED]
+            if len(page) < size or len(found) > limit:
+                return found[:limit], len(found) > limit
+            before = page[-1].updated_at
+
+
+@app.command()
+def versions(thread: Thread, user: AsUser = None, as_json: AsJson = False) -> None:
+    """List the kept versions of a thread's state, newest first.
+
+    Example: tenxgraph-temporal threads versions order-4821
+    """
+
+    async def load() -> list[dict[str, Any]]:
+        async with opened_store() as store:
+            found = await store.list_versions(thread, user)
+        return [
+            {
+                "version": info.version,
+                "created_at": info.created_at,
+                "size_bytes": info.size_bytes,
+                "run_id": info.origin.run_id if info.origin else None,
+                "commit_id": info.origin.commit_id if info.origin else None,
+            }
+            for info in found
+        ]
+
+    found = run_async(load())
+    if not found:
+        raise CommandError(f"there is no thread {thread!r}; see: tenxgraph-temporal threads")
+    if as_json:
+        out_json({"thread_id": thread, "versions": found})
+        return
+    rows = [
+        [str(v["version"]), when(v["created_at"]), str(v["size_bytes"]), v["commit_id"] or "", v["run_id"] or ""]
+        for v in found
+    ]
+    out(table("version", "created", "bytes", "commit", "run", rows=rows))
+
+
+@app.command()
+def delete(thread: Thread, user: AsUser = None, force: Force = False, as_json: AsJson = False) -> None:
+    """Delete a thread with its states, messages and tool ledger. There is no way back.
+
+    Example: tenxgraph-temporal threads delete order-4821
+    """
+
+    async def remove() -> bool:
+        if not force and await run_is_open(await connect(), thread):
+            raise CommandError(
+                f"a run of thread {thread!r} is open; end it first: tenxgraph-temporal stop {thread} --wait"
+            )
+        async with opened_store() as store:
+            return await store.delete_thread(thread, user)
+
+    if not run_async(remove()):
+        raise CommandError(f"there is no thread {thread!r}; see: tenxgraph-temporal threads")
+    if as_json:
+        out_json({"thread_id": thread, "deleted": True})
+    else:
+        out(f"thread {thread} deleted")
+
+
+@app.command()
+def purge(
+    older_than: Annotated[str, typer.Option(help="Not updated for so long: 30d, 12h, 2w.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete threads that were not updated for a while. There is no way back.
+
+    Threads whose run is open, such as those that wait for an answer, stay.
+
+    Example: tenxgraph-temporal threads purge --older-than 30d --yes
+    """
+    cutoff = datetime.now(UTC) - parse_duration(older_than, "--older-than")
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete all threads not updated since {when(cutoff)}?", abort=True, err=True)
+    deleted, kept = run_async(_purge(cutoff, force=force))
+    if as_json:
+        out_json({"deleted": deleted, "kept_open": kept, "older_than": cutoff})
+    else:
+        out(f"{deleted} threads deleted" + (f"; {kept} kept, their runs are open" if kept else ""))
+
+
+async def _purge(cutoff: datetime, *, force: bool) -> tuple[int, int]:
+    deleted = kept = 0
+    async with opened_store() as store:
+        if force:
+            while count := await store.purge(older_than=cutoff, batch=_PAGE):
+                deleted += count
+            return deleted, 0
+        client = await connect()
+        before = cutoff
+        while page := await store.list_threads(limit=_PAGE, before=before):
+            for info in page:
+                if await run_is_open(client, info.thread_id):
+                    kept += 1
+                else:
+                    deleted += await store.delete_thread(info.thread_id, None)
+            before = page[-1].updated_at
+    return deleted, kept
