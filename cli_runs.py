@@ -30,7 +30,7 @@ from .cli_output import (
 from .runtime.client import GraphClient, RunFailed, RunHandle, RunStopped
 from .runtime.connect import connect
 from .runtime.doctor import poller_count
-from .runtime.errors import SettingsError, TenxGraphError
+from .runtime.errors import TenxGraphError
 from .runtime.progress import StepEvent, follow, pending_steps
 from .runtime.settings import Settings
 from .runtime.state import Message
@@ -221,7 +221,10 @@ def stop(
 
 
 async def _stop(thread_id: str, *, wait: bool, as_json: bool) -> None:
-    handle = GraphClient(await connect()).handle(thread_id)
+    client = await connect()
+    handle = GraphClient(client).handle(thread_id)
+    if not await run_is_open(client, thread_id):  # the server accepts a second cancel of a run that was stopped
+        raise CommandError(f"no run of thread {thread_id!r} is open (workflow {handle.workflow.id})")
     try:
         await handle.stop()
     except RPCError as exc:
@@ -285,21 +288,16 @@ def _not_open(thread_id: str, exc: RPCError) -> TenxGraphError:
     return CommandError(f"no run of thread {thread_id!r} is open (workflow {workflow_id_of(thread_id)}): {exc.message}")
 
 
-async def is_open(thread_id: str) -> bool:
+async def run_is_open(client: Client, thread_id: str) -> bool:
     """Whether a run of the thread is open.
 
     Raises:
-        SettingsError: Temporal cannot be asked.
+        CommandError: Temporal does not say.
     """
-    return await run_is_open(await connect(), thread_id)
-
-
-async def run_is_open(client: Client, thread_id: str) -> bool:
-    """As ``is_open``, with a client at hand."""
     try:
         description = await client.get_workflow_handle(workflow_id_of(thread_id)).describe()
     except RPCError as exc:
         if exc.status == RPCStatusCode.NOT_FOUND:
             return False
-        raise SettingsError(f"Temporal refused: {exc.message}") from exc
+        raise CommandError(f"Temporal refused: {exc.message or exc.status.name}") from exc
     return description.close_time is None

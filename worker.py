@@ -48,7 +48,7 @@ def load_graph(spec: str) -> CompiledGraph:
     try:
         module = importlib.import_module(module_name)
     except TenxGraphError as exc:
-        raise GraphDefinitionError(f"{spec}: {exc.args[0]}") from exc
+        raise GraphDefinitionError(f"{spec}: {exc.text}") from exc
     except Exception as exc:
         raise GraphDefinitionError(f"{spec} cannot be imported: {type(exc).__name__}: {exc}") from exc
     found = getattr(module, attribute, None)

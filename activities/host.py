@@ -74,7 +74,7 @@ class Host:
 
 def temporal_failure(error: TenxGraphError) -> ApplicationError:
     """One of our errors as Temporal shows it: the code as its type, and no retry unless that can help."""
-    return ApplicationError(str(error)[:4000], type=error.code, non_retryable=not isinstance(error, RetryableError))
+    return ApplicationError(error.text[:4000], type=error.code, non_retryable=not isinstance(error, RetryableError))
 
 
 def raises_failures(

@@ -145,4 +145,4 @@ class NodeRunner:
             error = NodeError(f"node {node.name!r} failed: {describe_error(exc)}")
             if delay is None:
                 raise error from exc
-            raise ApplicationError(str(error), type=error.code, next_retry_delay=timedelta(seconds=delay)) from exc
+            raise ApplicationError(error.text, type=error.code, next_retry_delay=timedelta(seconds=delay)) from exc

@@ -36,8 +36,13 @@ class TenxGraphError(Exception):
         if code is not None:
             self.code = code  # type: ignore[misc]  # an instance may carry a finer code than its class
 
+    @property
+    def text(self) -> str:
+        """The message without the code."""
+        return super().__str__()
+
     def __str__(self) -> str:
-        return f"[{self.code}] {super().__str__()}"
+        return f"[{self.code}] {self.text}"
 
 
 class RetryableError(TenxGraphError):

@@ -110,6 +110,9 @@ class ToolStep:
         except asyncio.CancelledError:
             for call in calls:
                 call.cancel()
-            await workflow.wait(calls)
+            await asyncio.gather(*calls, return_exceptions=True)
             raise
+        failures = [failure for call in calls if (failure := call.exception())]
+        if failures:
+            raise failures[0]
         return [call.result() for call in calls]

@@ -126,7 +126,7 @@ def failed_position(state: AgentState, error: TerminalError, *, version: int) ->
         node=meta.current_node,
         next="fail",
         code=error.code,
-        error=str(error),
+        error=error.text[:2000],
     )
 
 

@@ -115,7 +115,7 @@ def encode_state(state: AgentState) -> dict[str, bytes]:
             )
         except EncodingError as exc:
             raise EncodingError(
-                f"field {name!r} of {type(state).__name__}: {exc.args[0]}; "
+                f"field {name!r} of {type(state).__name__}: {exc.text}; "
                 "keep plain data in state, and open handles where they are used"
             ) from exc
         fields[name] = data[data.index(b":") + 1 : -1]  # `{"name":<value>}`: the value alone is kept

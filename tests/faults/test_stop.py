@@ -111,7 +111,7 @@ async def test_stop_reaches_every_kind_of_code(app: App) -> None:
         assert statuses["a"] == statuses["i"] == "cancelled"
         assert "cancelled" in told["a"] and "cancelled" in told["i"]
 
-        await (await app.start("agent", thread_id, "and now?")).result()
+        await (await app.start("agent", thread_id, None)).result()
     state = await app.state(thread_id)
     assert state.execution_meta.status == "completed"
 
@@ -221,7 +221,7 @@ async def test_a_second_stop_changes_nothing(app: App) -> None:
         await asyncio.sleep(0.5)
         await stopped(run, within=6)
         assert_saved_as_stopped(await app.state(thread_id))
-        await (await app.start("agent", thread_id, "again")).result()
+        await (await app.start("agent", thread_id, None)).result()
     assert (await app.state(thread_id)).execution_meta.status == "completed"
 
 

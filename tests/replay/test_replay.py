@@ -27,7 +27,8 @@ RECORDED = sorted((Path(__file__).parent / "histories").glob("*.json"))
 async def test_recorded_histories_replay(file: Path) -> None:
     """One history per shape of run, recorded by an earlier version: deploying this code breaks none of them."""
     replayer = Replayer(workflows=[GraphRun], data_converter=with_our_models(None))
-    history = WorkflowHistory.from_json(f"thread-{file.stem}", file.read_text())
+    started = json.loads(file.read_text())["events"][0]["workflowExecutionStartedEventAttributes"]
+    history = WorkflowHistory.from_json(started["workflowId"], file.read_text())
     if file.stem.startswith("broken"):
         with pytest.raises(Exception, match=r"[Nn]ondetermin"):
             await replayer.replay_workflow(history)

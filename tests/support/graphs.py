@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -70,21 +71,19 @@ def world() -> str:
     return os.environ["OUTSIDE_WORLD"]
 
 
-def lookup(order: str) -> dict[str, Any]:
-    do(world(), "lookup", order=order)
+def lookup(order: str, context: ToolContext) -> dict[str, Any]:
+    do(world(), "lookup", order=order, key=context.idempotency_key)
     return {"order": order, "cents": 1999}
 
 
 async def charge(order: str, state: StoryState, context: ToolContext) -> str:
-    import asyncio
-
     await asyncio.to_thread(do, world(), "charge", order=order, key=context.idempotency_key)
     state.notes.append("charged")
     return f"charged {order}"
 
 
-def receipt(order: str, state: StoryState) -> str:
-    do(world(), "receipt", order=order)
+def receipt(order: str, state: StoryState, context: ToolContext) -> str:
+    do(world(), "receipt", order=order, key=context.idempotency_key)
     state.notes.append("receipt sent")
     return f"receipt for {order}"
 
