@@ -58,16 +58,18 @@ class RunHandle:
             InputError: There is no such interrupt, it was answered already, or the answer does not fit.
         """
         try:
-            return await self.workflow.execute_update(
+            answered: str = await self.workflow.execute_update(
                 "resume", {"interrupt_id": interrupt_id, "value": value, "by": by}, result_type=str
             )
         except WorkflowUpdateFailedError as exc:
             cause = exc.cause
             raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from exc
+        return answered
 
     async def interrupts(self) -> list[InterruptRef]:
         """The open interrupts; what they ask is in the thread's state."""
-        return await self.workflow.query("interrupts", result_type=list[InterruptRef])
+        waiting: list[InterruptRef] = await self.workflow.query("interrupts", result_type=list[InterruptRef])
+        return waiting
 
     async def stop(self) -> None:
         """Ask the run to stop: a Temporal cancellation."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import SettingsError
 from ..settings import Settings
 from .contract import Store
@@ -15,7 +17,7 @@ async def open_store(settings: Settings) -> Store:
         StoreUnavailable: The database cannot be reached.
     """
     url = settings.database_url.get_secret_value()
-    options = {
+    options: dict[str, Any] = {
         "state_history_limit": settings.state_history_limit,
         "enforce_user_isolation": settings.enforce_user_isolation,
     }

@@ -110,7 +110,7 @@ class PgThreads:
                     await connection.execute(
                         self._db.sql(_CREATE_THREAD),
                         commit.thread_id,
-                        commit.thread_name or f"Thread {commit.thread_id}",
+                        (commit.thread_name or f"Thread {commit.thread_id}")[:255],
                         commit.user_id,
                         dump_json(commit.thread_meta or {}).decode(),
                     )

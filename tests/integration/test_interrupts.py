@@ -152,7 +152,7 @@ async def test_answers_that_fit_nothing_are_ignored_visibly(app: App) -> None:
             await run.workflow.signal("resume", nonsense)
 
         async def counted() -> bool:
-            return (await run.workflow.query("status"))["ignored_answers"] == 5
+            return bool((await run.workflow.query("status"))["ignored_answers"] == 5)
 
         await eventually(counted)
         status = await run.workflow.query("status")
@@ -268,6 +268,7 @@ async def test_approval_without_code(app: App, answer: Any, expected: str, ran_w
     state = await app.state(thread_id)
     assert expected in results(state)[0]
     record = next(c for c in await app.store.calls(thread_id) if c.ledger_key.endswith(":1"))
+    assert record.envelope is not None
     audit = record.envelope["value"]["metadata"]["approval"]
     assert audit["approved"] is bool(ran_with)
     assert audit["by"] == (answer or {}).get("by", "")
