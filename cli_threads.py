@@ -145,7 +145,7 @@ def _show(document: dict[str, Any]) -> None:
             [
                 call["tool"],
                 call["call_key"],
-                call["status"].replace("_", " ") + (f", replayed {call['replays']} times" if call["replays"] else ""),
+                call["status"].replace("_", " ") + _times(call["replays"]),
                 str(call["attempt"]),
                 call["worker"],
                 when(call["at"]),
@@ -153,6 +153,10 @@ def _show(document: dict[str, Any]) -> None:
             for call in document["calls"]
         ]
         out(table("tool", "call", "status", "attempt", "worker", "time", rows=rows))
+
+
+def _times(replays: int) -> str:
+    return f", replayed {replays} time{'' if replays == 1 else 's'}" if replays else ""
 
 
 # --- threads ------------------------------------------------------------------------------------------------

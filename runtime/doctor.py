@@ -133,7 +133,7 @@ async def _pollers(client: Client, task_queue: str) -> Finding:
             detail=f"no worker polls {task_queue!r}",
             remedy="start one: tenxgraph-temporal worker my_agent:graph",
         )
-    return Finding(check="task queue", status="ok", detail=f"{count} worker(s) poll {task_queue!r}")
+    return Finding(check="task queue", status="ok", detail=f"{count} worker(s) polled {task_queue!r} lately")
 
 
 async def _search_attributes(client: Client) -> Finding:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from tenxgraph_temporal import END, AgentState, CompiledGraph, RunHandle, StateGraph, ToolContext, tool
+from tenxgraph_temporal import END, AgentState, CompiledGraph, RunHandle, StateGraph, ToolContext, ToolNode, tool
 from tenxgraph_temporal.runtime.client import RunStopped
 from tenxgraph_temporal.runtime.state.blocks import ToolResultBlock
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
 from ..support.app import App, eventually
-from ..support.graphs import agent, call
+from ..support.graphs import agent, asks, call
 from ..support.world import World, do
 
 
@@ -335,3 +335,76 @@ async def test_stopped_at_a_hundred_instants(app: App, world: World) -> None:
     assert ends["completed"] > 3 and ends["interrupted_after"] > 30, ends
     done = Counter(entry["body"]["key"] for entry in await world.log())
     assert max(done.values()) == 1, done.most_common(3)
+
+
+@pytest.mark.filterwarnings("default:Cannot find activity to cancel")
+@pytest.mark.parametrize("last", [False, True])
+async def test_stopped_while_a_commit_is_under_way(app: App, world: World, last: bool) -> None:
+    """The commit waits in Postgres for the thread's lock when the cancel arrives."""
+    graph = agent([hold_up(world)], [call("hold_up", "1")], name="g")
+    if last:  # the commit of the tools is the run's last
+        builder = StateGraph(name="g")
+        builder.add_node("model", lambda state: asks(call("hold_up", "1")))
+        builder.add_node("tools", ToolNode([hold_up(world)]))
+        graph = builder.set_entry_point("model").add_edge("model", "tools").add_edge("tools", END).compile()
+    thread_id = app.thread()
+    await world.hold("act")
+    async with app.worker(graph, max_cached_workflows=100):
+        run = await app.start("g", thread_id)
+        await world.until("act")
+        async with app.store.pool.acquire() as blocker, blocker.transaction():
+            query = f'SELECT 1 FROM "{app.store.schema}".threads WHERE thread_id = $1 FOR NO KEY UPDATE'
+            await blocker.execute(query, thread_id)
+            await world.release("act")
+
+            async def commit_waits() -> bool:
+                return bool(
+                    await app.store.pool.fetchval(
+                        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1",
+                        f'%"{app.store.schema}"%',
+                    )
+                )
+
+            await eventually(commit_waits)
+            await run.stop()
+            await asyncio.sleep(1)
+        try:
+            await asyncio.wait_for(run.result(), 30)
+            ended = "completed"
+        except RunStopped:
+            ended = "interrupted_after"
+        await asyncio.sleep(0.5)
+        state = await app.state(thread_id)
+        assert state.execution_meta.status == ended
+        assert results(state) == {"1": "done"}  # recorded before the stop
+        await asyncio.wait_for((await app.start("g", thread_id, None if not last else "more")).result(), 30)
+    assert (await app.state(thread_id)).execution_meta.status == "completed"
+
+
+@pytest.mark.filterwarnings("default:Cannot find activity to cancel")
+async def test_stopped_while_the_run_begins(app: App) -> None:
+    """A second run on the thread: its first commit waits in Postgres when the cancel arrives."""
+    thread_id = app.thread()
+    async with app.worker(agent([]), max_cached_workflows=100):
+        await (await app.start("agent", thread_id)).result()
+        async with app.store.pool.acquire() as blocker, blocker.transaction():
+            query = f'SELECT 1 FROM "{app.store.schema}".threads WHERE thread_id = $1 FOR NO KEY UPDATE'
+            await blocker.execute(query, thread_id)
+            run = await app.start("agent", thread_id, "second")
+            await asyncio.sleep(1)
+            await run.stop()
+            await asyncio.sleep(1)
+        with pytest.raises(RunStopped):
+            await asyncio.wait_for(run.result(), 30)
+        await asyncio.sleep(0.5)
+        assert (await app.state(thread_id)).execution_meta.status in ("completed", "interrupted_after")
+        await asyncio.wait_for((await app.start("agent", thread_id, "third")).result(), 30)
+    assert (await app.state(thread_id)).execution_meta.status == "completed"
+
+
+def hold_up(world: World) -> Any:
+    async def hold_up() -> str:
+        await asyncio.to_thread(do, world.address, "act")
+        return "done"
+
+    return hold_up

@@ -227,7 +227,7 @@ async def test_show_tells_of_replays_and_does_not_obey_a_models_escape_codes(app
     await app.store.count_replay(thread_id, made.ledger_key)
     shown = await cli(app, "show", thread_id)
     assert shown.code == 0, shown
-    assert "finished, replayed 1 times" in shown.out, shown
+    assert "finished, replayed 1 time" in shown.out, shown
     assert "\x1b" not in shown.out, shown
 
 
