@@ -11,6 +11,7 @@ import asyncpg
 
 from ..errors import StoreError
 from ..state.encoding import dump_json
+from .coalesce import Coalesced
 from .contract import (
     CallRecord,
     Claim,
@@ -37,11 +38,22 @@ SELECT EXISTS (SELECT FROM written)
 
 _RECORDED = "SELECT result FROM {s}.tool_executions WHERE thread_id = $1 AND tool_call_id = $2"
 
-_LOAD_CALL = """
+_LOAD_CALLS = """
 SELECT m.tool_calls, e.result
-FROM (SELECT 1) AS one
-LEFT JOIN {s}.messages m ON m.message_id = $2 AND m.thread_id = $1
-LEFT JOIN {s}.tool_executions e ON e.thread_id = $1 AND e.tool_call_id = $3
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS c(thread_id, message_id, ledger_key, ordinal)
+LEFT JOIN {s}.messages m ON m.message_id = c.message_id AND m.thread_id = c.thread_id
+LEFT JOIN {s}.tool_executions e ON e.thread_id = c.thread_id AND e.tool_call_id = c.ledger_key
+ORDER BY c.ordinal
+"""
+
+# In the order of the keys, so that two statements that record the same calls never wait for one another.
+_RECORD_MANY = """
+INSERT INTO {s}.tool_executions (thread_id, tool_call_id, result, tool, status, attempt, worker)
+SELECT * FROM unnest($1::text[], $2::text[], $3::jsonb[], $4::text[], $5::text[], $6::int[], $7::text[])
+    AS r(thread_id, ledger_key, result, tool, status, attempt, worker)
+ORDER BY thread_id, ledger_key
+ON CONFLICT DO NOTHING
+RETURNING thread_id, tool_call_id
 """
 
 # The claim is the insert: it is refused where a record exists, and kept where the same attempt asks again.
@@ -82,6 +94,10 @@ class PgLedger:
 
     _db: PgDatabase
 
+    def __init__(self) -> None:
+        self._load_coalesced = Coalesced(self._load_calls)
+        self._record_coalesced = Coalesced(self._record_many)
+
     async def lookup(self, thread_id: str, ledger_keys: Sequence[str]) -> dict[str, Json]:
         """See ``ToolLedger.lookup``."""
         query = self._db.sql(
@@ -92,13 +108,46 @@ class PgLedger:
 
     async def record(self, thread_id: str, entry: LedgerEntry) -> Json | None:
         """See ``ToolLedger.record``."""
+        return await self._record_coalesced((thread_id, entry))
+
+    async def _record_many(self, records: Sequence[tuple[str, LedgerEntry]]) -> list[Json | None]:
+        keys = [(thread_id, entry.ledger_key) for thread_id, entry in records]
+        if len(set(keys)) < len(keys):  # one call twice at once: the statement must not race with itself
+            return [await self._record_one(thread_id, entry) for thread_id, entry in records]
+        columns = (
+            [thread_id for thread_id, _ in records],
+            [entry.ledger_key for _, entry in records],
+            [dump_json(entry.envelope).decode() for _, entry in records],
+            [entry.tool for _, entry in records],
+            [entry.status for _, entry in records],
+            [entry.attempt for _, entry in records],
+            [entry.worker for _, entry in records],
+        )
+        statement = self._db.sql(_RECORD_MANY)
+
+        async def write(connection: asyncpg.Connection) -> list[asyncpg.Record]:
+            try:
+                rows: list[asyncpg.Record] = await connection.fetch(statement, *columns)
+            except asyncpg.ForeignKeyViolationError as exc:
+                raise _thread_is_gone(", ".join(map(repr, sorted(set(columns[0]))))) from exc
+            return rows
+
+        rows = await self._db.run(write)
+        written = {(row["thread_id"], row["tool_call_id"]) for row in rows}
+        return [None if key in written else (await self.lookup(key[0], [key[1]])).get(key[1]) for key in keys]
+
+    async def _record_one(self, thread_id: str, entry: LedgerEntry) -> Json | None:
         return await self._db.run(lambda c: _record(self._db, c, thread_id, entry))
 
     async def load_call(self, thread_id: str, message_id: str, ledger_key: str) -> tuple[Json, Json | None]:
         """See ``ToolLedger.load_call``."""
-        query = self._db.sql(_LOAD_CALL)
-        row = await self._db.run(lambda c: c.fetchrow(query, thread_id, message_id, ledger_key))
-        return any_json(row["tool_calls"]), any_json(row["result"])
+        return await self._load_coalesced((thread_id, message_id, ledger_key))
+
+    async def _load_calls(self, calls: Sequence[tuple[str, str, str]]) -> list[tuple[Json, Json | None]]:
+        query = self._db.sql(_LOAD_CALLS)
+        columns = [list(column) for column in zip(*calls, strict=True)]
+        rows = await self._db.run(lambda c: c.fetch(query, *columns))
+        return [(any_json(row["tool_calls"]), any_json(row["result"])) for row in rows]
 
     async def claim(self, thread_id: str, intent: Intent) -> Claim:
         """See ``ToolLedger.claim``."""
@@ -229,7 +278,11 @@ async def _record(db: PgDatabase, connection: asyncpg.Connection, thread_id: str
             entry.worker,
         )
     except asyncpg.ForeignKeyViolationError as exc:
-        raise StoreError(f"thread {thread_id!r} does not exist (any more); its ledger went with it") from exc
+        raise _thread_is_gone(repr(thread_id)) from exc
     if written:
         return None
     return any_json(await connection.fetchval(db.sql(_RECORDED), thread_id, entry.ledger_key))
+
+
+def _thread_is_gone(threads: str) -> StoreError:
+    return StoreError(f"thread {threads} does not exist (any more); its ledger went with it")

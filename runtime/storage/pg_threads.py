@@ -23,17 +23,19 @@ LEFT JOIN LATERAL (
 WHERE t.thread_id = $1
 """
 
-_CREATE_THREAD = """
-INSERT INTO {s}.threads (thread_id, thread_name, user_id, meta) VALUES ($1, $2, $3, $4)
-ON CONFLICT (thread_id) DO NOTHING
-"""
-
-# One round trip. `locked` serialises the writers of a thread; a writer that waited for the lock may still see
+# One round trip. `present` serialises the writers of a thread; a writer that waited for the lock may still see
 # the head of before its wait (one statement, one snapshot), and then the unique index on (thread_id, version)
 # refuses its row. NULL content is how a message id of another thread aborts the whole statement.
 _COMMIT = """
-WITH locked AS MATERIALIZED (
+WITH created AS (
+    INSERT INTO {s}.threads (thread_id, thread_name, user_id, meta)
+    SELECT $1, $9::text, $10::text, $11::jsonb WHERE $3 = 0
+    ON CONFLICT (thread_id) DO NOTHING
+    RETURNING user_id
+), present AS MATERIALIZED (
     SELECT user_id FROM {s}.threads WHERE thread_id = $1 FOR NO KEY UPDATE
+), locked AS (
+    SELECT user_id FROM created UNION ALL SELECT user_id FROM present
 ), head AS (
     SELECT state_id, version, meta FROM {s}.states WHERE thread_id = $1 ORDER BY version DESC LIMIT 1
 ), fits AS (
@@ -99,22 +101,15 @@ class PgThreads:
             self._state_history_limit,
             _message_rows(commit),
             _ledger_rows(commit),
+            (commit.thread_name or f"Thread {commit.thread_id}")[:255],
+            commit.user_id,
+            dump_json(commit.thread_meta or {}).decode(),
         )
         statement = self._db.sql(_COMMIT)
 
         async def write(connection: asyncpg.Connection) -> asyncpg.Record | None:
             try:
-                if commit.expected_version > 0:
-                    return await connection.fetchrow(statement, *arguments)
-                async with connection.transaction():
-                    await connection.execute(
-                        self._db.sql(_CREATE_THREAD),
-                        commit.thread_id,
-                        (commit.thread_name or f"Thread {commit.thread_id}")[:255],
-                        commit.user_id,
-                        dump_json(commit.thread_meta or {}).decode(),
-                    )
-                    return await connection.fetchrow(statement, *arguments)
+                return await connection.fetchrow(statement, *arguments)
             except asyncpg.UniqueViolationError:
                 return None  # another writer made this version while we waited for the lock
             except asyncpg.NotNullViolationError as exc:
@@ -125,10 +120,8 @@ class PgThreads:
         row = await self._db.run(write)
         if row is not None and row["new_state_id"] is not None:
             return Committed(state_id=row["new_state_id"], version=commit.expected_version + 1)
-        if row is None:
-            head = await self.load_head(commit.thread_id, commit.user_id, known_state_id=None)
-        elif row["user_id"] is None:
-            head = None
+        if row is None or row["user_id"] is None:  # what the statement saw is out of date
+            head = await self.load_head(commit.thread_id, commit.user_id)
         else:
             self._check_owner(commit.thread_id, row["user_id"], commit.user_id)
             head = head_of(commit.thread_id, row, None)

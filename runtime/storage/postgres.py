@@ -33,6 +33,7 @@ class PostgresStore(PgLedger, PgAdmin):
         retry_timeout: float = 10.0,
         owns_pool: bool = False,
     ) -> None:
+        super().__init__()
         self._db = PgDatabase(pool, schema=schema, owns_pool=owns_pool, retry_timeout=retry_timeout)
         self._state_history_limit = state_history_limit
         self._enforce_user_isolation = enforce_user_isolation

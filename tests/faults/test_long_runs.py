@@ -1,0 +1,167 @@
+"""Runs that outlive their history, and a database that goes away under load."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from tenxgraph_temporal import AgentState, Command, CompiledGraph, StateGraph, ToolContext, WirePlugin
+from tenxgraph_temporal.runtime.client import RunStopped
+from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
+from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
+
+from ..support.app import App, eventually, replay
+from ..support.graphs import agent, call
+from ..support.world import World, do
+
+SUGGEST_EARLY = ["--dynamic-config-value", "limit.historyCount.suggestContinueAsNew=50"]
+FAST = ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+
+
+class Counted(AgentState):
+    count: int = 0
+
+
+def counter(to: int, pause: float = 0.0) -> CompiledGraph:
+    async def again(state: Counted) -> Command:
+        if pause:
+            await asyncio.sleep(pause)
+        if state.count >= to:
+            return Command(goto="last")
+        return Command(update={"count": state.count + 1}, goto="again")
+
+    builder = StateGraph(Counted, name="counter")
+    builder.add_node("again", again).add_node("last", lambda state: "done")
+    return builder.set_entry_point("again").add_edge("last", "__end__").compile()
+
+
+@pytest.fixture
+async def forgetful(store: PostgresStore, tmp_path: Path) -> AsyncIterator[App]:
+    """An app on a Temporal that asks for a roll-over after 50 events."""
+    async with dev_stack(postgres=False, redis=False, temporal_args=SUGGEST_EARLY) as stack:
+        client = await Client.connect(stack.temporal_address, plugins=[WirePlugin()])
+        yield App(stack=stack, client=client, store=store, logs=tmp_path)
+
+
+async def executions(app: App, thread_id: str) -> list[Any]:
+    return [e async for e in app.client.list_workflows(f'WorkflowId = "thread-{thread_id}"')]
+
+
+async def test_three_hundred_steps_over_many_histories(forgetful: App) -> None:
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(counter(300), max_cached_workflows=100):
+        started = time.monotonic()
+        run = await app.start("counter", thread_id, config={"recursion_limit": 400})
+        first = run.workflow.first_execution_run_id
+        await run.result()
+        print("seconds", time.monotonic() - started)
+    state = await app.state(thread_id, Counted)
+    assert state.count == 300
+    assert state.execution_meta.status == "completed"
+    history = await app.client.get_workflow_handle(run.workflow.id, run_id=first).fetch_history()
+    assert history.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+    assert len(history.events) < 120
+    last = await app.client.get_workflow_handle(run.workflow.id).fetch_history()
+    await replay(history, last)
+    listed = await executions(app, thread_id)
+    assert len(listed) > 10
+
+
+async def test_a_stop_is_not_lost_in_a_roll_over(forgetful: App) -> None:
+    """Ten runs that roll over every few steps, stopped at whatever moment comes."""
+    app = forgetful
+    threads = [app.thread() for _ in range(20)]
+    async with app.worker(counter(100_000), max_cached_workflows=100):
+        runs = [await app.start("counter", t, config={"recursion_limit": 1_000_000}) for t in threads]
+
+        async def rolled_over() -> bool:
+            return all([(await run.workflow.describe()).run_id != run.workflow.result_run_id for run in runs])
+
+        await asyncio.sleep(2)
+        for index, run in enumerate(runs):
+            await asyncio.sleep(0.037 * (index % 4))
+            # as the CLI and the UI do: whichever execution is the current one
+            await app.client.get_workflow_handle(run.workflow.id).cancel()
+        for run in runs:
+            with pytest.raises(RunStopped):
+                await asyncio.wait_for(app.graphs.handle(run.thread_id).result(), 30)
+            described = await app.client.get_workflow_handle(run.workflow.id).describe()
+            assert described.status == WorkflowExecutionStatus.CANCELED
+            state = await app.state(run.thread_id, Counted)
+            assert state.execution_meta.status == "interrupted_after"
+            assert state.count > 3
+        stopped = [(await app.state(t, Counted)).count for t in threads]
+        await asyncio.sleep(0.5)
+        assert [(await app.state(t, Counted)).count for t in threads] == stopped
+
+
+async def test_the_handle_of_the_start_stops_a_run_that_rolled_over(forgetful: App) -> None:
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(counter(100_000), max_cached_workflows=100):
+        run = await app.start("counter", thread_id, config={"recursion_limit": 1_000_000})
+
+        async def rolled_over() -> bool:
+            return (await app.state(thread_id, Counted)).count > 50 if await app.store.load_head(thread_id, None) else False
+
+        await eventually(rolled_over)
+        await run.stop()
+        with pytest.raises(RunStopped):
+            await asyncio.wait_for(run.result(), 30)
+
+
+async def test_the_database_restarts_under_load(world: World, tmp_path: Path) -> None:
+    """All runs finish, and a call whose result was recorded never runs again."""
+
+    async def act(context: ToolContext) -> str:
+        await asyncio.to_thread(do, world.address, "act", key=context.idempotency_key)
+        return "done"
+
+    turn = [call("act", "1"), call("act", "2")]
+    graph = agent([act], *[turn] * 6, name="load")
+    async with dev_stack(redis=False, temporal_args=FAST) as stack:
+        client = await Client.connect(stack.temporal_address, plugins=[WirePlugin()])
+        store = await PostgresStore.open(stack.postgres_dsn, schema="load", pool_size=10)
+        await store.setup()
+        app = App(stack=stack, client=client, store=store, logs=tmp_path)
+        try:
+            await under_load(app, stack, world, graph)
+        finally:
+            await store.close()
+
+
+async def under_load(app: App, stack: DevStack, world: World, graph: CompiledGraph) -> None:
+    threads = [app.thread() for _ in range(20)]
+    async with app.worker(graph, max_cached_workflows=100):
+        runs = [await app.start("load", t, config={"recursion_limit": 50}) for t in threads]
+        for down in (0.5, 3.0):
+            await asyncio.sleep(0.4)
+            await stack.postgres.stop()
+            await asyncio.sleep(down)
+            await stack.postgres.start()
+        await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), 120)
+    recorded = {}
+    for thread_id in threads:
+        state = await app.state(thread_id)
+        assert state.execution_meta.status == "completed"
+        assert len([m for m in state.context if m.role == "tool"]) == 12
+        calls = await app.store.calls(thread_id)
+        assert len(calls) == 12
+        assert {c.status for c in calls} == {"finished"}
+        from tenxgraph_temporal.runtime.tools.identity import idempotency_key
+
+        for record in calls:
+            message_id, _, call_id = record.ledger_key.partition(":")
+            recorded[idempotency_key(thread_id, message_id, call_id)] = record.at.timestamp()
+    done = [(entry["body"]["key"], entry["at"]) for entry in await world.log() if entry["action"] == "act"]
+    assert {key for key, _ in done} == set(recorded)
+    # the one window is between effect and record
+    late = [key for key, at in done if at > recorded[key] + 0.05]
+    assert not late, late
+    print("effects", len(done), "of", len(recorded))
