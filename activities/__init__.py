@@ -7,7 +7,17 @@ from typing import Any
 
 from temporalio import activity
 
-from ..runtime.wire import NodeTask, Position, ToolOutcome, ToolTask, node_activity, tool_activity
+from ..runtime.wire import (
+    BatchOutcome,
+    BatchTask,
+    NodeTask,
+    Position,
+    ToolOutcome,
+    ToolTask,
+    batch_activity,
+    node_activity,
+    tool_activity,
+)
 from .answers import AnswerCommits
 from .host import Host
 from .nodes import NodeRunner
@@ -26,9 +36,13 @@ def build_activities(host: Host) -> list[Callable[..., Any]]:
     async def run_tool(task: ToolTask) -> ToolOutcome:
         return await tools.run(task)
 
+    async def run_batch(task: BatchTask) -> BatchOutcome:
+        return await tools.run_batch(task)
+
     hosted = [node for graph in host.graphs.values() for node in graph.nodes.values()]
     names: dict[str, Callable[..., Any]]
     names = {node_activity(node.name): run_node for node in hosted if node.tools is None}
+    names |= {batch_activity(node.name): run_batch for node in hosted if node.tools is not None}
     names |= {tool_activity(tool): run_tool for node in hosted if node.tools for tool in node.tools.tools}
     return [
         commits.begin,

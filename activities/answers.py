@@ -29,7 +29,7 @@ from ..runtime.wire import (
     RunRef,
 )
 from .attempt import is_first_attempt
-from .host import Host, raises_failures
+from .host import Host, boundary
 
 
 class AnswerCommits:
@@ -39,7 +39,7 @@ class AnswerCommits:
         self._host = host
 
     @activity.defn(name=PAUSE_ACTIVITY)
-    @raises_failures
+    @boundary
     async def pause(self, task: PauseTask) -> Position:
         """Show the open interrupts of a tool step in the state."""
         base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
@@ -52,7 +52,7 @@ class AnswerCommits:
         return await self._commit(task.run, base, state, task.interrupts, kind=f"pause/{names}")
 
     @activity.defn(name=ANSWER_ACTIVITY)
-    @raises_failures
+    @boundary
     async def answer(self, task: AnswerTask) -> Position:
         """Commit an answer, before the code that asked for it runs again."""
         base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
@@ -71,7 +71,7 @@ class AnswerCommits:
         return await self._commit(task.run, base, state, task.remaining, kind=kind)
 
     @activity.defn(name=CHECK_ANSWER_ACTIVITY)
-    @raises_failures
+    @boundary
     async def check(self, task: CheckTask) -> Checked:
         """Whether an answer fits what the interrupt asks for."""
         head = await self._host.states.head(task.run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 from ..runtime.thread_call import ThreadCall
 from ..runtime.tools.context import RunContext
-from ..runtime.wire import WORKER_SHUTDOWN, RunRef
+from ..runtime.wire import DEADLINE_GRACE, UNBOUNDED, WORKER_SHUTDOWN, RunRef
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between heartbeats; how soon a cancel is seen."""
@@ -32,22 +33,43 @@ def is_first_attempt(run: RunRef) -> bool:
     return info.attempt == 1 and info.workflow_run_id == run.run_id
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """Seconds that are left for an attempt, and whether it is the step's time that runs out first."""
+
+    seconds: float | None
+    of_step: bool = False
+
+    @classmethod
+    def of_activity(cls) -> Deadline:
+        """What Temporal allows this attempt, less the grace that lets it end by itself."""
+        info = activity.info()
+        return cls.within(_allowed(info.start_to_close_timeout), _allowed(info.schedule_to_close_timeout))
+
+    @classmethod
+    def within(cls, timeout: float | None, step_timeout: float | None) -> Deadline:
+        """``timeout`` for the attempt, ``step_timeout`` for the step since it was scheduled."""
+        if step_timeout is None:
+            return cls(timeout)
+        spent = (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
+        left = max(0.0, step_timeout - max(0.0, spent))
+        return cls(timeout) if timeout is not None and timeout <= left else cls(left, of_step=True)
+
+
+def _allowed(timeout: timedelta | None) -> float | None:
+    """The deadline behind one of Temporal's timeouts; without one, or with the longest, there is none."""
+    if not timeout or timeout >= UNBOUNDED:
+        return None
+    return timeout.total_seconds() - DEADLINE_GRACE
+
+
 class DeadlineExceeded(Exception):
-    """The code ran out of time. ``step``: the whole step did, not this call alone."""
+    """The code ran out of time."""
 
-    def __init__(self, seconds: float, *, step: bool) -> None:
-        super().__init__(f"no result within {seconds:g} s")
-        self.seconds = seconds
-        self.step = step
-
-
-def deadline(timeout: float | None, step_timeout: float | None) -> tuple[float | None, bool]:
-    """Seconds that are left for this attempt, and whether it is the step's time that runs out first."""
-    if step_timeout is None:
-        return timeout, False
-    spent = (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
-    left = max(0.0, step_timeout - max(0.0, spent))
-    return (timeout, False) if timeout is not None and timeout <= left else (left, True)
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__(f"no result within {deadline.seconds:g} s")
+        self.seconds = deadline.seconds or 0.0
+        self.of_step = deadline.of_step
 
 
 @contextlib.asynccontextmanager
@@ -85,12 +107,11 @@ async def run_code(
     name: str,
     is_async: bool,
     context: RunContext,
-    timeout: float | None,
-    step: bool = False,
+    deadline: Deadline,
     grace: timedelta,
     interruptible: bool = False,
 ) -> Any:
-    """Call user code and wait for it, at most ``timeout`` seconds.
+    """Call user code and wait for it, at most until its deadline.
 
     Code that is out of time or cancelled sees ``context.cancelled``; async code is cancelled as well. It has
     ``grace`` to clean up; what it returns after its deadline is dropped, what it returns in spite of a cancel
@@ -120,7 +141,7 @@ async def run_code(
         await asyncio.wait({running}, timeout=grace.total_seconds())
 
     try:
-        await asyncio.wait({running}, timeout=timeout)
+        await asyncio.wait({running}, timeout=deadline.seconds)
     except asyncio.CancelledError:
         await cancel()
         if running.done() and not running.cancelled() and running.exception() is None:
@@ -131,10 +152,9 @@ async def run_code(
             raise CutShort(name) from None
         raise
     if not running.done():
-        assert timeout is not None
         await cancel()
         _abandon(running)
-        raise DeadlineExceeded(timeout, step=step)
+        raise DeadlineExceeded(deadline)
     if running.cancelled():
         raise RuntimeError(f"{name} cancelled itself")
     return running.result()

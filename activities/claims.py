@@ -107,11 +107,11 @@ class Claims:
         """What the model is told about a call whose outcome nobody knows."""
         assert self.doubt is not None
         return failure(
-            f"The outcome of {task.tool!r} is unknown: an earlier attempt started it at "
+            f"The outcome of {self._tool.name!r} is unknown: an earlier attempt started it at "
             f"{self.doubt.started_at.isoformat(timespec='seconds')} and was lost before its result was "
             "recorded. It may or may not have taken effect. Verify before trying again.",
             tool_call_id=task.tool_call_id,
-            metadata=call_metadata(task.tool_call_id, task.tool, {}),
+            metadata=call_metadata(task.tool_call_id, self._tool.name, {}),
             code="IN_DOUBT",
         )
 

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ..runtime.errors import RetryableError, TenxGraphError, UnknownGraphError
@@ -18,10 +19,11 @@ from ..runtime.graph import CompiledGraph
 from ..runtime.storage.contract import Store
 from ..runtime.storage.thread_states import StateCache, ThreadStates
 from ..runtime.telemetry import Metrics
+from ..runtime.wire import RunTask
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Self = TypeVar("Self")
+Task = TypeVar("Task", bound=RunTask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +79,18 @@ def temporal_failure(error: TenxGraphError) -> ApplicationError:
     return ApplicationError(error.text[:4000], type=error.code, non_retryable=not isinstance(error, RetryableError))
 
 
-def raises_failures(
-    method: Callable[Concatenate[Self, P], Awaitable[T]],
-) -> Callable[Concatenate[Self, P], Awaitable[T]]:
-    """Translate our errors at the boundary of an activity."""
+def boundary(method: Callable[[Self, Task], Awaitable[T]]) -> Callable[[Self, Task], Awaitable[T]]:
+    """The edge between Temporal and an activity: the task's run in full on the way in, our errors as Temporal's on the
+    way out.
+    """
 
     @wraps(method)
-    async def activity(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def at_boundary(self: Self, task: Task) -> T:
+        info = activity.info()
+        run = task.run.resolved(workflow_id=info.workflow_id or "", workflow_run_id=info.workflow_run_id or "")
         try:
-            return await method(self, *args, **kwargs)
+            return await method(self, task.model_copy(update={"run": run}))
         except TenxGraphError as exc:
             raise temporal_failure(exc) from exc
 
-    return activity
+    return at_boundary

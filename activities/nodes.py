@@ -27,9 +27,9 @@ from ..runtime.storage.thread_states import Snapshot
 from ..runtime.tools.context import RunContext
 from ..runtime.tools.identity import settle_identity
 from ..runtime.tools.result import describe_error
-from ..runtime.wire import NodeTask, Position
-from .attempt import CutShort, DeadlineExceeded, heartbeats, is_first_attempt, run_code
-from .host import Host, raises_failures
+from ..runtime.wire import NodeTask, Position, name_in
+from .attempt import CutShort, Deadline, DeadlineExceeded, heartbeats, is_first_attempt, run_code
+from .host import Host, boundary
 
 
 class NodeRunner:
@@ -38,7 +38,7 @@ class NodeRunner:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    @raises_failures
+    @boundary
     async def run(self, task: NodeTask) -> Position:
         """Run the node on its state and commit what it returned; where that is done already, run nothing."""
         host = self._host
@@ -46,7 +46,7 @@ class NodeRunner:
         if isinstance(base, Position):
             return base
         graph = host.graph(task.run.graph)
-        node = graph.node(task.node)
+        node = graph.node(name_in(activity.info().activity_type))
         state = base.decode(graph.state_class)
         known_ids = frozenset(message.message_id for message in state.context)
         config = RunConfig.of(base.config)
@@ -74,7 +74,7 @@ class NodeRunner:
             state,
             position,
             step=task.step,
-            node=task.node,
+            node=node.name,
             kind="node",
             config=base.config,
             known_ids=known_ids,
@@ -92,7 +92,7 @@ class NodeRunner:
             state,
             position.model_copy(update={"interrupts": (request.ref,)}),
             step=task.step,
-            node=task.node,
+            node=request.node,
             kind=f"pause/{request.id}",
             config=base.config,
             known_ids=frozenset(message.message_id for message in state.context),
@@ -127,7 +127,7 @@ class NodeRunner:
                         name=f"node {node.name!r}",
                         is_async=node.is_async,
                         context=context,
-                        timeout=task.timeout,
+                        deadline=Deadline.of_activity(),
                         grace=self._host.cancel_grace,
                     )
                 await self._host.faults.reach("node.returned", node.name)

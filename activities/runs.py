@@ -44,7 +44,7 @@ from ..runtime.wire import (
     RunRef,
 )
 from .attempt import is_first_attempt
-from .host import Host, raises_failures
+from .host import Host, boundary
 
 
 class RunCommits:
@@ -54,7 +54,7 @@ class RunCommits:
         self._host = host
 
     @activity.defn(name=BEGIN_ACTIVITY)
-    @raises_failures
+    @boundary
     async def begin(self, task: BeginTask) -> Position:
         """Load or create the thread, append the input, and say where the run starts or goes on."""
         states = self._host.states
@@ -159,7 +159,7 @@ class RunCommits:
         return [request for request in requests if request is not matching[0]]
 
     @activity.defn(name=COMMIT_TOOLS_ACTIVITY)
-    @raises_failures
+    @boundary
     async def commit_tools(self, task: CommitToolsTask) -> Position:
         """Merge the results of a message's calls in call order, append them, resolve the next node."""
         base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
@@ -237,7 +237,7 @@ class RunCommits:
         return found
 
     @activity.defn(name=CLOSE_ACTIVITY)
-    @raises_failures
+    @boundary
     async def close(self, task: CloseTask) -> Position:
         """Save that a run ended before its end; where it had ended already, only say so."""
         states = self._host.states

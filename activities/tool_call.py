@@ -45,7 +45,7 @@ from ..runtime.tools.result import (
 from ..runtime.tools.schema import ArgumentError
 from ..runtime.tools.tool import Tool
 from ..runtime.wire import TOOL_ERROR, ToolOutcome, ToolTask
-from .attempt import CutShort, DeadlineExceeded, deadline, heartbeats, run_code
+from .attempt import CutShort, Deadline, DeadlineExceeded, heartbeats, run_code
 from .claims import Claims
 from .host import Host
 
@@ -63,15 +63,16 @@ class _LostRace(Exception):
 
 
 class ToolCall:
-    """One attempt at one call."""
+    """One attempt at one call to ``tool``."""
 
-    def __init__(self, host: Host, task: ToolTask, tool: Tool) -> None:
+    def __init__(self, host: Host, task: ToolTask, tool: Tool, deadline: Deadline) -> None:
         self._host = host
         self._task = task
         self._tool = tool
+        self._deadline = deadline
         self._key = ledger_key(task.message_id, task.tool_call_id) if host.use_ledger else None
-        self._attributes = {"node": task.node, "tool": task.tool}
-        self._metadata = call_metadata(task.tool_call_id, task.tool, {})
+        self._attributes = {"node": task.node, "tool": tool.name}
+        self._metadata = call_metadata(task.tool_call_id, tool.name, {})
         self._graph = host.graph(task.run.graph)
         self._info = activity.info()
         self._transaction = contextlib.AsyncExitStack()
@@ -79,6 +80,7 @@ class ToolCall:
         self._scope = Scope(task.node, "", {}, task.tool_call_id)
 
     async def run(self) -> ToolOutcome:
+        """Replay the call's recorded result, or run the tool and record what it returned."""
         call, envelope = await self._load()
         if envelope is not None:
             if self._well_formed(envelope):
@@ -86,7 +88,7 @@ class ToolCall:
             logger.warning("ledger row %s is not well formed; it counts as no record", self._key)
         self._host.metrics.ledger_misses.add(1, self._attributes)
         arguments, problem = _arguments(call)
-        self._metadata = call_metadata(self._task.tool_call_id, self._task.tool, arguments)
+        self._metadata = call_metadata(self._task.tool_call_id, self._tool.name, arguments)
         bound: dict[str, Any] = {}
         if problem is None:
             try:
@@ -145,7 +147,7 @@ class ToolCall:
     async def _paused(self, request: InterruptRequest) -> ToolOutcome:
         """Keep what is asked; the workflow shows it, and calls again when it is answered."""
         await self._host.store.put_interrupt(self._task.run.thread_id, request.id, request.model_dump(mode="json"))
-        return ToolOutcome(tool_call_id=self._task.tool_call_id, status="interrupted", interrupt=request.ref)
+        return ToolOutcome(status="interrupted", interrupt=request.ref)
 
     async def _execute(self, bound: dict[str, Any], claims: Claims) -> ToolOutcome:
         host, tool = self._host, self._tool
@@ -159,7 +161,6 @@ class ToolCall:
             "context": context,
         }
         kwargs = {**bound, **{name: injected[kind] for name, kind in tool.schema.injected.items()}}
-        timeout, step = deadline(self._task.timeout, self._task.step_timeout)
         host.metrics.tool_calls.add(1, self._attributes)
         started = time.monotonic()
         try:
@@ -172,8 +173,7 @@ class ToolCall:
                         name=f"tool {tool.name!r}",
                         is_async=tool.schema.is_async,
                         context=context,
-                        timeout=timeout,
-                        step=step,
+                        deadline=self._deadline,
                         grace=host.cancel_grace,
                         interruptible=tool.interruptible,
                     )
@@ -244,7 +244,7 @@ class ToolCall:
             node=task.node,
             attempt=self._info.attempt,
             last_heartbeat=self._info.heartbeat_details,
-            tool=task.tool,
+            tool=self._tool.name,
             message_id=task.message_id,
             tool_call_id=task.tool_call_id,
             idempotency_key=idempotency_key(task.run.thread_id, task.message_id, task.tool_call_id),
@@ -291,7 +291,7 @@ class ToolCall:
         return failure(text, tool_call_id=self._task.tool_call_id, metadata=self._metadata, code=code)
 
     def _timed_out(self, exc: DeadlineExceeded) -> CallResult:
-        if exc.step:
+        if exc.of_step:
             raise NodeTimeoutError(
                 f"node {self._task.node!r} exceeded its node_timeout while tool {self._tool.name!r} was running; "
                 "raise it, or give the tool a shorter timeout"
@@ -365,7 +365,6 @@ class ToolCall:
 
     def _outcome(self, result: CallResult, *, unrecorded: Json | None = None) -> ToolOutcome:
         return ToolOutcome(
-            tool_call_id=self._task.tool_call_id,
             status="failed" if result.failed else "ran",
             error=result.message.text()[:ERROR_CHARS] if result.failed else None,
             unrecorded=unrecorded,
@@ -376,7 +375,7 @@ class ToolCall:
         self._host.metrics.ledger_hits.add(1, self._attributes)
         with contextlib.suppress(TenxGraphError):  # a statistic; the replay itself does not depend on it
             await self._host.store.count_replay(self._task.run.thread_id, self._key or "")
-        return ToolOutcome(tool_call_id=self._task.tool_call_id, status="replayed")
+        return ToolOutcome(status="replayed")
 
     def _well_formed(self, envelope: Json) -> bool:
         found = from_envelope(envelope, tool_call_id=self._task.tool_call_id, metadata=self._metadata)

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from ..runtime.wire import ToolOutcome, ToolTask
-from .host import Host, raises_failures
+import asyncio
+
+from temporalio import activity
+
+from ..runtime.wire import BatchOutcome, BatchTask, ToolOutcome, ToolTask, name_in
+from .attempt import Deadline
+from .host import Host, boundary
 from .tool_call import ToolCall
 
 
 class ToolRunner:
-    """The activity behind every ``tool:<name>``."""
+    """The activities behind every ``tool:<name>``, and behind ``tools:<node>`` for nodes that run in batches."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    @raises_failures
+    @boundary
     async def run(self, task: ToolTask) -> ToolOutcome:
-        """Replay the call's recorded result, or run the tool and record what it returned."""
-        tool = self._host.graph(task.run.graph).tool(task.node, task.tool)
-        return await ToolCall(self._host, task, tool).run()
+        """One call."""
+        tool = self._host.graph(task.run.graph).tool(task.node, name_in(activity.info().activity_type))
+        return await ToolCall(self._host, task, tool, Deadline.of_activity()).run()
+
+    @boundary
+    async def run_batch(self, task: BatchTask) -> BatchOutcome:
+        """The calls of one message, concurrently; each has its own deadline, record, error and interrupt.
+
+        A later attempt replays what finished. An error that ends the run is raised when all calls have settled.
+        """
+        graph, node = self._host.graph(task.run.graph), name_in(activity.info().activity_type)
+        calls = []
+        for call in task.calls:
+            one = ToolTask(
+                run=task.run,
+                step=task.step,
+                node=node,
+                message_id=task.message_id,
+                tool_call_id=call.tool_call_id,
+                resumed=task.resumed,
+            )
+            limits = call.limits or task.call_limits
+            deadline = Deadline.within(limits.timeout, limits.step_timeout)
+            calls.append(ToolCall(self._host, one, graph.tool(node, call.tool), deadline))
+        running = [asyncio.ensure_future(call.run()) for call in calls]
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError:
+            for future in running:
+                future.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            raise
+        failures = [failure for future in running if (failure := future.exception())]
+        if failures:
+            raise failures[0]
+        outcomes = zip(task.calls, running, strict=True)
+        return BatchOutcome(
+            outcomes=tuple(
+                future.result().model_copy(update={"tool_call_id": call.tool_call_id}) for call, future in outcomes
+            )
+        )

@@ -1,11 +1,13 @@
 """What crosses Temporal: ids, versions, names and small outcomes. Never state, messages or tool arguments.
 
 These models are written into workflow histories and are permanent contracts: a new field needs a default,
-and no field changes its type or meaning. The run's input is the one place where user data crosses.
+and no field changes its type, meaning or default. Defaults are not written, and tasks leave out what Temporal tells an
+activity anyway: histories stay small. The run's input is the one place where user data crosses.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
@@ -44,6 +46,16 @@ def tool_activity(tool: str) -> str:
     return f"tool:{tool}"
 
 
+def batch_activity(node: str) -> str:
+    """The activity type that runs all calls of a message in tool node ``node``."""
+    return f"tools:{node}"
+
+
+def name_in(activity_type: str) -> str:
+    """The node or tool that an activity type names."""
+    return activity_type.partition(":")[2]
+
+
 class Wire(BaseModel):
     """Base of the wire models: immutable, tolerant of newer fields, and silent about defaults."""
 
@@ -59,10 +71,16 @@ class Wire(BaseModel):
         }
 
 
+DEADLINE_GRACE = 15.0
+"""Seconds by which an activity's own timeout exceeds the deadline inside it, which fires first and cancels the code."""
+UNBOUNDED = timedelta(days=3650)
+"""Temporal's timeout of an activity that has none."""
+
+
 class Limits(Wire):
     """What bounds one activity. Seconds; ``None`` means unbounded."""
 
-    timeout: float | None = None
+    timeout: float | None = 900.0
     """One attempt, start to close."""
     step_timeout: float | None = None
     """The whole step that a tool call belongs to, from its scheduling."""
@@ -79,7 +97,8 @@ class ToolCallRef(Wire):
 
     tool_call_id: str
     tool: str
-    limits: Limits = Limits()
+    limits: Limits | None = None
+    """``None``: the position's ``call_limits``."""
     known: bool = True
     """False for a tool that the graph does not have: nothing to run, the commit answers the model."""
 
@@ -119,6 +138,9 @@ class Position(Wire):
     limits: Limits = Limits()
     message_id: str = ""
     calls: tuple[ToolCallRef, ...] = ()
+    call_limits: Limits = Limits(timeout=300.0, step_timeout=900.0)
+    batch: bool = False
+    """The calls run in one activity."""
     interrupts: tuple[InterruptRef, ...] = ()
     """Open interrupts: of the node, which is not run before they are answered, or of calls."""
     resumed: bool = False
@@ -146,45 +168,62 @@ class RunInput(Wire):
 
 
 class RunRef(Wire):
-    """The run that a task belongs to; ``run_id`` is the first execution's and survives a reset."""
+    """The run that a task belongs to; ``run_id`` is the first execution's and survives a reset.
+
+    On the wire, a thread that the workflow's id names and a run that was never reset nor continued are left out.
+    """
 
     graph: str
-    thread_id: str
-    user_id: str
-    run_id: str
+    thread_id: str = ""
+    user_id: str = "anonymous"
+    run_id: str = ""
+
+    def compact(self, *, workflow_run_id: str) -> RunRef:
+        """As it crosses Temporal."""
+        return RunRef(
+            graph=self.graph, user_id=self.user_id, run_id="" if self.run_id == workflow_run_id else self.run_id
+        )
+
+    def resolved(self, *, workflow_id: str, workflow_run_id: str) -> RunRef:
+        """The inverse of ``compact``, with what an activity knows of its workflow."""
+        return RunRef(
+            graph=self.graph,
+            thread_id=self.thread_id or workflow_id.removeprefix(_WORKFLOW_ID_PREFIX),
+            user_id=self.user_id,
+            run_id=self.run_id or workflow_run_id,
+        )
 
 
-class BeginTask(Wire):
-    """Loads or creates the thread and appends the input. ``reset``: the run began once before."""
+class RunTask(Wire):
+    """Base of the tasks: what an activity is asked to do for a run."""
 
     run: RunRef
+
+
+class BeginTask(RunTask):
+    """Loads or creates the thread and appends the input. ``reset``: the run began once before."""
+
     input: dict[str, Any] = {}
     config: dict[str, Any] = {}
     reset: bool = False
 
 
-class NodeTask(Wire):
-    """Runs ``node`` on state ``version`` and commits what it returned."""
+class NodeTask(RunTask):
+    """Runs the node that the activity's type names on state ``version``, and commits what it returned."""
 
-    run: RunRef
     version: int
     step: int
-    node: str
-    timeout: float | None = None
 
 
-class ToolTask(Wire):
-    """Runs one tool call. Its arguments are in the message, its result goes to the ledger."""
+class ToolTask(RunTask):
+    """Runs one call to the tool that the activity's type names. Its arguments are in the message, its result goes to
+    the ledger.
+    """
 
-    run: RunRef
-    version: int
     step: int
     node: str
     message_id: str
     tool_call_id: str
-    tool: str
-    timeout: float | None = None
-    step_timeout: float | None = None
     resumed: bool = False
     """An interrupt of this call was answered: its answers are in the state."""
 
@@ -197,17 +236,32 @@ class ToolOutcome(Wire):
     result crosses Temporal.
     """
 
-    tool_call_id: str
+    tool_call_id: str = ""
     status: Literal["ran", "replayed", "failed", "interrupted"]
     error: str | None = None
     unrecorded: dict[str, Any] | None = None
     interrupt: InterruptRef | None = None
 
 
-class CommitToolsTask(Wire):
+class BatchTask(RunTask):
+    """Runs calls of one message in one activity, whose type names the tool node."""
+
+    step: int
+    message_id: str
+    calls: tuple[ToolCallRef, ...]
+    call_limits: Limits = Limits(timeout=300.0, step_timeout=900.0)
+    resumed: bool = False
+
+
+class BatchOutcome(Wire):
+    """How the calls of a batch ended, in their order."""
+
+    outcomes: tuple[ToolOutcome, ...]
+
+
+class CommitToolsTask(RunTask):
     """Merges the calls' results in call order, appends the tool messages, resolves the next node."""
 
-    run: RunRef
     version: int
     step: int
     node: str
@@ -215,18 +269,16 @@ class CommitToolsTask(Wire):
     outcomes: tuple[ToolOutcome, ...] = ()
 
 
-class PauseTask(Wire):
+class PauseTask(RunTask):
     """Shows the open interrupts of a tool step in the thread's state."""
 
-    run: RunRef
     version: int
     interrupts: tuple[InterruptRef, ...]
 
 
-class AnswerTask(Wire):
+class AnswerTask(RunTask):
     """Commits an answer, before the code that asked runs again. ``expired``: nobody gave one in time."""
 
-    run: RunRef
     version: int
     interrupt: InterruptRef
     answer: Answer = Answer()
@@ -234,10 +286,9 @@ class AnswerTask(Wire):
     remaining: tuple[InterruptRef, ...] = ()
 
 
-class CheckTask(Wire):
+class CheckTask(RunTask):
     """Compares an answer with what the interrupt asks for."""
 
-    run: RunRef
     interrupt: InterruptRef
     answer: Answer
 
@@ -248,10 +299,9 @@ class Checked(Wire):
     problem: str = ""
 
 
-class CloseTask(Wire):
+class CloseTask(RunTask):
     """Ends a run that will not reach its end: ``stopped`` by a cancel, or with an ``error``."""
 
-    run: RunRef
     status: Literal["stopped", "error"]
     error: str = ""
     code: str = ""

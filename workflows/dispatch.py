@@ -11,14 +11,11 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 
-from ..runtime.wire import STORE_UNAVAILABLE, TOOL_ERROR, WORKER_SHUTDOWN, Limits, Wire
+from ..runtime.wire import DEADLINE_GRACE, STORE_UNAVAILABLE, TOOL_ERROR, UNBOUNDED, WORKER_SHUTDOWN, Limits, Wire
 
 T = TypeVar("T")
 
 _HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-_DEADLINE_GRACE = timedelta(seconds=15)
-"""Beyond the in-process deadline, which fires first and cancels the code where it runs."""
-_UNBOUNDED = timedelta(days=3650)
 _PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN)
 """Failures that say nothing about the step: it is tried again for as long as it takes."""
 _COMMIT_TIMEOUT = timedelta(seconds=60)
@@ -44,8 +41,8 @@ async def run_local(name: str, task: Wire, result_type: type[T]) -> T:
 
 async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, summary: str) -> T:
     """A node or a tool call, within its limits; user code runs only here."""
-    timeout = _UNBOUNDED if limits.timeout is None else timedelta(seconds=limits.timeout) + _DEADLINE_GRACE
-    step = None if limits.step_timeout is None else timedelta(seconds=limits.step_timeout) + _DEADLINE_GRACE
+    timeout = UNBOUNDED if limits.timeout is None else timedelta(seconds=limits.timeout + DEADLINE_GRACE)
+    step = None if limits.step_timeout is None else timedelta(seconds=limits.step_timeout + DEADLINE_GRACE)
     return await _until_it_passes(
         lambda: workflow.execute_activity(
             name,
@@ -119,5 +116,6 @@ def reason_of(exc: ActivityError | ApplicationError) -> str:
             f"{exc.activity_type} lost its worker in each of its attempts, the last time on {exc.identity or '?'}; "
             "it may be what kills the workers: see their logs"
         )
-    code = "NODE_TIMEOUT_002" if cause.type == TimeoutType.START_TO_CLOSE else "NODE_TIMEOUT_001"
+    of_tool = cause.type == TimeoutType.START_TO_CLOSE and exc.activity_type.startswith("tool:")
+    code = "NODE_TIMEOUT_002" if of_tool else "NODE_TIMEOUT_001"
     return f"[{code}] {exc.activity_type} exceeded its deadline and its worker did not say so"

@@ -57,12 +57,8 @@ class GraphRun:
     def __init__(self, run_input: RunInput) -> None:
         info = workflow.info()
         self._input = run_input
-        self._run = RunRef(
-            graph=run_input.graph,
-            thread_id=run_input.thread_id,
-            user_id=run_input.user_id,
-            run_id=info.first_execution_run_id,
-        )
+        run = RunRef(graph=run_input.graph, user_id=run_input.user_id, run_id=info.first_execution_run_id)
+        self._run = run.compact(workflow_run_id=info.run_id)
         self._answers = Answers(run_input.answers)
         start = run_input.position or Position(version=0, step=0, node="", next="begin")
         self._progress = Progress(self._run, start, self._answers)
@@ -114,8 +110,8 @@ class GraphRun:
         """Where the run stands: ids, names and counts."""
         position = self._progress.position
         return {
-            "thread_id": self._run.thread_id,
-            "graph": self._run.graph,
+            "thread_id": self._input.thread_id,
+            "graph": self._input.graph,
             "status": "paused" if self._progress.waiting else "running",
             "version": position.version,
             "step": position.step,
@@ -148,13 +144,13 @@ class GraphRun:
         await workflow.wait_condition(workflow.all_handlers_finished)
         if position.next == "fail":
             raise ApplicationError(position.error or position.code, type=position.code, non_retryable=True)
-        return RunResult(thread_id=self._run.thread_id, version=position.version, step=position.step)
+        return RunResult(thread_id=self._input.thread_id, version=position.version, step=position.step)
 
     def _check_identity(self) -> None:
-        expected = workflow_id_of(self._run.thread_id)
+        expected = workflow_id_of(self._input.thread_id)
         if workflow.info().workflow_id != expected:
             raise ApplicationError(
-                f"a run of thread {self._run.thread_id!r} must have the workflow id {expected!r}, not "
+                f"a run of thread {self._input.thread_id!r} must have the workflow id {expected!r}, not "
                 f"{workflow.info().workflow_id!r}: the id is what keeps a second run of the thread out",
                 type="GRAPH_003",
                 non_retryable=True,
@@ -189,13 +185,7 @@ class GraphRun:
         return await run_local(BEGIN_ACTIVITY, task, Position)
 
     async def _node(self, position: Position) -> Position:
-        task = NodeTask(
-            run=self._run,
-            version=position.version,
-            step=position.step,
-            node=position.node,
-            timeout=position.limits.timeout,
-        )
+        task = NodeTask(run=self._run, version=position.version, step=position.step)
         summary = f"{position.node} (step {position.step})"
         return await run_step(node_activity(position.node), task, Position, position.limits, summary)
 

@@ -10,12 +10,15 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from ..runtime.wire import (
     COMMIT_TOOLS_ACTIVITY,
+    BatchOutcome,
+    BatchTask,
     CommitToolsTask,
     InterruptRef,
     Position,
     ToolCallRef,
     ToolOutcome,
     ToolTask,
+    batch_activity,
     tool_activity,
 )
 from .dispatch import is_the_models, reason_of, run_step
@@ -30,15 +33,18 @@ class ToolStep:
         self._step: Position = progress.position
         self._roll_over = roll_over
         self._under_way = 0
+        self._batches: dict[str, asyncio.Task[dict[str, ToolOutcome]]] = {}
+        """The batch that runs a call for the first time."""
 
     async def run(self) -> None:
         """Run every call to its end and commit; a call's failure is a result like any other."""
         paused = {ref.tool_call_id: ref for ref in self._step.interrupts}
-        calls = [
-            asyncio.create_task(self._call(call, paused.get(call.tool_call_id)))
-            for call in self._step.calls
-            if call.known
-        ]
+        known = [call for call in self._step.calls if call.known]
+        if self._step.batch:
+            fresh = [call for call in known if call.tool_call_id not in paused]
+            batch = asyncio.create_task(self._batch(fresh, resumed=self._step.resumed))
+            self._batches = {call.tool_call_id: batch for call in fresh}
+        calls = [asyncio.create_task(self._call(call, paused.get(call.tool_call_id))) for call in known]
         outcomes = await self._settled(calls)
         await self._progress.commit(
             COMMIT_TOOLS_ACTIVITY,
@@ -60,7 +66,8 @@ class ToolStep:
                 if paused is not None:
                     await self._progress.wait(paused)
                     resumed = True
-                outcome = await self._attempts(call, resumed=resumed)
+                attempts = self._attempts_in_batch if self._step.batch else self._attempts
+                outcome = await attempts(call, resumed=resumed)
                 paused = outcome.interrupt
                 if paused is None:
                     return outcome
@@ -71,20 +78,18 @@ class ToolStep:
     async def _attempts(self, call: ToolCallRef, *, resumed: bool) -> ToolOutcome:
         task = ToolTask(
             run=self._progress.run,
-            version=self._step.version,
             step=self._step.step,
             node=self._step.node,
             message_id=self._step.message_id,
             tool_call_id=call.tool_call_id,
-            tool=call.tool,
-            timeout=call.limits.timeout,
-            step_timeout=call.limits.step_timeout,
             resumed=resumed,
         )
         summary = f"{call.tool} {call.tool_call_id}"
         self._under_way += 1
         try:
-            return await run_step(tool_activity(call.tool), task, ToolOutcome, call.limits, summary)
+            limits = call.limits or self._step.call_limits
+            outcome = await run_step(tool_activity(call.tool), task, ToolOutcome, limits, summary)
+            return outcome.model_copy(update={"tool_call_id": call.tool_call_id})
         except ActivityError as exc:
             if not is_the_models(exc):
                 raise
@@ -92,6 +97,34 @@ class ToolStep:
             return ToolOutcome(tool_call_id=call.tool_call_id, status="failed", error=reason_of(exc))
         finally:
             self._under_way -= 1
+
+    async def _attempts_in_batch(self, call: ToolCallRef, *, resumed: bool) -> ToolOutcome:
+        batch = self._batches.pop(call.tool_call_id, None)
+        outcomes = await (batch or self._batch([call], resumed=resumed))
+        return outcomes[call.tool_call_id]
+
+    async def _batch(self, calls: list[ToolCallRef], *, resumed: bool) -> dict[str, ToolOutcome]:
+        """The calls in one activity, bounded by the node's deadline; each call has its own inside."""
+        if not calls:
+            return {}
+        step = self._step
+        task = BatchTask(
+            run=self._progress.run,
+            step=step.step,
+            message_id=step.message_id,
+            calls=tuple(calls),
+            call_limits=step.call_limits,
+            resumed=resumed,
+        )
+        attempts = max((call.limits or step.call_limits).max_attempts for call in calls)
+        limits = step.limits.model_copy(update={"max_attempts": attempts, "task_queue": step.call_limits.task_queue})
+        summary = ", ".join(f"{call.tool} {call.tool_call_id}" for call in calls)[:200]
+        self._under_way += 1
+        try:
+            outcome = await run_step(batch_activity(step.node), task, BatchOutcome, limits, summary)
+        finally:
+            self._under_way -= 1
+        return {one.tool_call_id: one for one in outcome.outcomes}
 
     async def _settled(self, calls: list[asyncio.Task[ToolOutcome]]) -> list[ToolOutcome]:
         """The outcomes in call order, once all have settled; a cancel reaches them all and waits for them too."""

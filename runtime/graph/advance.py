@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import GraphRecursionError, NodeError, TerminalError
 from ..interrupt import answers_of
-from ..limits import Retry, RunConfig
+from ..limits import UNSET, Retry, RunConfig
 from ..state import END, AgentState, ExecutionStatus, Message
 from ..state.blocks import ToolResultBlock
 from ..tools.handoff import handoff_target
@@ -69,6 +69,7 @@ def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, v
             return Position(
                 version=version, step=meta.step, node=node.name, next="node", limits=limits, resumed=resumed
             )
+        usual = Limits(timeout=config.tool_seconds(UNSET), step_timeout=timeout, task_queue=node.task_queue)
         message, calls = open_calls(state)
         if message is None:
             raise NodeError(
@@ -84,7 +85,9 @@ def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, v
             limits=Limits(timeout=timeout),
             message_id=message.message_id,
             resumed=resumed,
-            calls=tuple(_call_ref(node, call, config, timeout) for call in calls),
+            calls=tuple(_call_ref(node, call, config, usual) for call in calls),
+            call_limits=usual,
+            batch=node.tools.execution == "batch",
         )
     except TerminalError as exc:
         return failed_position(state, exc, version=version)
@@ -187,16 +190,15 @@ def _handoff(graph: CompiledGraph, state: AgentState) -> str | None:
     return target
 
 
-def _call_ref(node: Node, call: dict[str, Any], config: RunConfig, node_timeout: float | None) -> ToolCallRef:
+def _call_ref(node: Node, call: dict[str, Any], config: RunConfig, usual: Limits) -> ToolCallRef:
     assert node.tools is not None
     name = call_name(call)
     if name not in node.tools:
         return ToolCallRef(tool_call_id=call["id"], tool=name, known=False)
     tool = node.tools[name]
     limits = _limits(config.tool_seconds(tool.timeout), tool.retry, tool.task_queue or node.task_queue)
-    return ToolCallRef(
-        tool_call_id=call["id"], tool=name, limits=limits.model_copy(update={"step_timeout": node_timeout})
-    )
+    limits = limits.model_copy(update={"step_timeout": usual.step_timeout})
+    return ToolCallRef(tool_call_id=call["id"], tool=name, limits=None if limits == usual else limits)
 
 
 def _limits(timeout: float | None, retry: Retry | None, task_queue: str | None) -> Limits:

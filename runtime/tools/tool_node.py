@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import GraphDefinitionError
 from .tool import Tool, tool
@@ -15,6 +15,8 @@ class ToolNode:
 
     Args:
         tools: The tools.
+        execution: ``"activity"`` runs each call as an activity of its own, on any worker; ``"batch"`` runs the calls
+            of a message in one activity, concurrently, which costs Temporal less. The ledger holds for both alike.
         requires_approval: As the option of a single tool, for all that do not say otherwise themselves.
 
     Raises:
@@ -25,9 +27,13 @@ class ToolNode:
         self,
         tools: Iterable[Callable[..., Any] | Tool],
         *,
+        execution: Literal["activity", "batch"] = "activity",
         requires_approval: bool | Callable[[dict[str, Any]], bool] = False,
     ) -> None:
         self._tools: dict[str, Tool] = {}
+        if execution not in ("activity", "batch"):
+            raise GraphDefinitionError(f"ToolNode: execution={execution!r} is not known; use 'activity' or 'batch'")
+        self.execution = execution
         self._requires_approval = requires_approval
         for item in tools:
             self.add_tool(item)

@@ -23,8 +23,16 @@ from tenxgraph_temporal import (
 from tenxgraph_temporal.runtime.client import RunFailed, RunStopped
 from tenxgraph_temporal.runtime.errors import InputError
 
+from ..support import graphs
 from ..support.app import App, eventually
 from ..support.graphs import agent, call
+
+
+@pytest.fixture(params=["activity", "batch"], autouse=True)
+def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs with one activity per call, and with one for all calls of a message."""
+    monkeypatch.setattr(graphs, "EXECUTION", request.param)
+    return str(request.param)
 
 
 @asynccontextmanager

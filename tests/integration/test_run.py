@@ -29,8 +29,16 @@ from tenxgraph_temporal import (
 from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.errors import InputError
 
+from ..support import graphs
 from ..support.app import App, activities
 from ..support.graphs import agent, asks, call, wants_tools
+
+
+@pytest.fixture(params=["activity", "batch"], autouse=True)
+def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs with one activity per call, and with one for all calls of a message."""
+    monkeypatch.setattr(graphs, "EXECUTION", request.param)
+    return str(request.param)
 
 
 class Counted(AgentState):
@@ -381,7 +389,7 @@ async def test_wrong_input_is_a_clear_failure(app: App, entered: dict[str, Any],
     assert await app.store.load_head(thread_id[:255], None) is None
 
 
-async def test_history_holds_ids_only_and_does_not_grow_with_the_state(app: App) -> None:
+async def test_history_holds_ids_only_and_does_not_grow_with_the_state(app: App, execution: str) -> None:
     def lookup(secret: str) -> str:
         return "result-text-" + secret
 
@@ -407,7 +415,8 @@ async def test_history_holds_ids_only_and_does_not_grow_with_the_state(app: App)
         for forbidden in ("argument-text", "result-text", "answer-text", "question-text"):
             assert forbidden not in decoded
         sizes[size] = len(history.to_json())
-        assert activities(history) == ["node:model", "tool:lookup", "node:model"]
+        step = {"activity": "tool:lookup", "batch": "tools:tools"}[execution]
+        assert activities(history) == ["node:model", step, "node:model"]
     assert max(sizes.values()) - min(sizes.values()) < 500, sizes
 
 

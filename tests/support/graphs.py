@@ -6,11 +6,14 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, Message, StateGraph, Tool, ToolContext, ToolNode
 
 from .world import do
+
+EXECUTION: Literal["activity", "batch"] = "activity"
+"""How ``agent`` runs its tools; the fixture ``execution`` changes it."""
 
 
 def call(name: str, call_id: str = "", /, **arguments: Any) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def agent(
 
     builder = StateGraph(state, name=name)
     builder.add_node("model", model)
-    builder.add_node("tools", ToolNode(tools))
+    builder.add_node("tools", ToolNode(tools, execution=EXECUTION))
     builder.set_entry_point("model")
     builder.add_conditional_edges("model", wants_tools, ["tools", END])
     builder.add_edge("tools", "model")
