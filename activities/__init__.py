@@ -28,7 +28,7 @@ from .tools import ToolRunner
 def build_activities(host: Host) -> list[Callable[..., Any]]:
     """The activities of a worker that hosts ``host.graphs``: one type per node's and tool's name."""
     commits, answers = RunCommits(host), AnswerCommits(host)
-    nodes, tools = NodeRunner(host), ToolRunner(host)
+    nodes, tools = NodeRunner(host, commits), ToolRunner(host)
 
     async def run_node(task: NodeTask) -> Position:
         return await nodes.run(task)

@@ -30,23 +30,33 @@ from ..runtime.tools.result import describe_error
 from ..runtime.wire import NodeTask, Position, name_in
 from .attempt import CutShort, Deadline, DeadlineExceeded, heartbeats, is_first_attempt, run_code
 from .host import Host, boundary
+from .runs import RunCommits
 
 
 class NodeRunner:
     """The activity behind every ``node:<name>``."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, commits: RunCommits) -> None:
         self._host = host
+        self._commits = commits
 
     @boundary
     async def run(self, task: NodeTask) -> Position:
         """Run the node on its state and commit what it returned; where that is done already, run nothing."""
         host = self._host
+        name = name_in(activity.info().activity_type)
+        if task.tools is not None:
+            before = task.tools.model_copy(update={"run": task.run})
+            position = await self._commits.commit_step(before)
+            if position.version != task.version or position.next != "node" or position.node != name:
+                return position  # the run went on from here before, or the tools sent it elsewhere
+            if position.interrupts:
+                return position
         base = await host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):
             return base
         graph = host.graph(task.run.graph)
-        node = graph.node(name_in(activity.info().activity_type))
+        node = graph.node(name)
         state = base.decode(graph.state_class)
         known_ids = frozenset(message.message_id for message in state.context)
         config = RunConfig.of(base.config)

@@ -161,6 +161,10 @@ class RunCommits:
     @activity.defn(name=COMMIT_TOOLS_ACTIVITY)
     @boundary
     async def commit_tools(self, task: CommitToolsTask) -> Position:
+        """Commit a tool step."""
+        return await self.commit_step(task)
+
+    async def commit_step(self, task: CommitToolsTask) -> Position:
         """Merge the results of a message's calls in call order, append them, resolve the next node."""
         base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, Message, StateGraph, ToolNode
 
@@ -11,7 +12,7 @@ class BenchState(AgentState):
     blob: str = ""
 
 
-def work(turns: int, calls: int) -> CompiledGraph:
+def work(turns: int, calls: int, execution: Literal["activity", "batch"] = "activity") -> CompiledGraph:
     """A graph of the shape W(turns, calls)."""
 
     async def noop(n: int) -> str:
@@ -27,9 +28,9 @@ def work(turns: int, calls: int) -> CompiledGraph:
         ]
         return Message(role="assistant", tools_calls=asked)
 
-    builder = StateGraph(BenchState, name=f"w{turns}x{calls}")
+    builder = StateGraph(BenchState, name=f"w{turns}x{calls}-{execution}")
     builder.add_node("model", model)
-    builder.add_node("tools", ToolNode([noop]))
+    builder.add_node("tools", ToolNode([noop], execution=execution))
     builder.set_entry_point("model")
     builder.add_conditional_edges("model", lambda s: "tools" if s.context[-1].tools_calls else END, ["tools", END])
     builder.add_edge("tools", "model")

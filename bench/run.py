@@ -53,13 +53,13 @@ async def throughput(run: Run, *, total: int, concurrent: int) -> float:
 async def measure(shapes: list[tuple[int, int]], *, runs: int, total: int, rounds: int) -> list[dict[str, Any]]:
     """Measure each shape; floor and product take turns within it."""
     results = []
-    graphs = [work(turns, calls) for turns, calls in shapes]
+    graphs = [(work(turns, calls), work(turns, calls, "batch")) for turns, calls in shapes]
     async with dev_stack() as stack:
         settings = {"database_url": stack.postgres_dsn, "redis_url": stack.redis_url}
         store = await open_store(Settings.model_validate(settings))
         await store.setup()
         client = await Client.connect(stack.temporal_address, plugins=[WirePlugin()])
-        plugin = TenxGraphPlugin(graphs, store)
+        plugin = TenxGraphPlugin([graph for pair in graphs for graph in pair], store)
         shared: dict[str, Any] = {
             "max_concurrent_activities": 200,
             "max_eager_activity_reservations_per_workflow_task": 100,
@@ -68,7 +68,7 @@ async def measure(shapes: list[tuple[int, int]], *, runs: int, total: int, round
         product_worker = Worker(client, task_queue="tenxgraph", plugins=[plugin], **shared)
         async with floor_worker, product_worker:
             product = GraphClient(client)
-            for (turns, calls), graph in zip(shapes, graphs, strict=True):
+            for (turns, calls), (graph, batched) in zip(shapes, graphs, strict=True):
                 config = {"recursion_limit": 1000}
 
                 async def floor_run(turns: int = turns, calls: int = calls) -> Any:
@@ -83,7 +83,10 @@ async def measure(shapes: list[tuple[int, int]], *, runs: int, total: int, round
                     await run.result()
                     return run.workflow
 
-                sides: dict[str, Run] = {"floor": floor_run, "product": product_run}
+                async def batch_run(name: str = batched.name) -> Any:
+                    return await product_run(name)
+
+                sides: dict[str, Run] = {"floor": floor_run, "product": product_run, "batch": batch_run}
                 row: dict[str, Any] = {"turns": turns, "calls": calls}
                 for name, run in sides.items():
                     history = await (await run()).fetch_history()
@@ -100,9 +103,10 @@ async def measure(shapes: list[tuple[int, int]], *, runs: int, total: int, round
                 for name in sides:
                     row[f"{name}_ms"] = round(statistics.median(times[name]) * 1000, 1)
                     row[f"{name}_per_s"] = round(statistics.median(rates[name]), 1)
-                row["time_ratio"] = round(row["product_ms"] / row["floor_ms"], 2)
-                row["rate_ratio"] = round(row["product_per_s"] / row["floor_per_s"], 2)
-                row["bytes_ratio"] = round(row["product_bytes"] / row["floor_bytes"], 2)
+                for name in ("product", "batch"):
+                    row[f"{name}_time_ratio"] = round(row[f"{name}_ms"] / row["floor_ms"], 2)
+                    row[f"{name}_rate_ratio"] = round(row[f"{name}_per_s"] / row["floor_per_s"], 2)
+                    row[f"{name}_bytes_ratio"] = round(row[f"{name}_bytes"] / row["floor_bytes"], 2)
                 results.append(row)
                 print(json.dumps(row), flush=True)
         await store.close()

@@ -141,6 +141,9 @@ class Position(Wire):
     call_limits: Limits = Limits(timeout=300.0, step_timeout=900.0)
     batch: bool = False
     """The calls run in one activity."""
+    then: str = ""
+    """The node that follows a tool step as things stand: it commits the step before it runs."""
+    then_limits: Limits = Limits()
     interrupts: tuple[InterruptRef, ...] = ()
     """Open interrupts: of the node, which is not run before they are answered, or of calls."""
     resumed: bool = False
@@ -206,13 +209,6 @@ class BeginTask(RunTask):
     input: dict[str, Any] = {}
     config: dict[str, Any] = {}
     reset: bool = False
-
-
-class NodeTask(RunTask):
-    """Runs the node that the activity's type names on state ``version``, and commits what it returned."""
-
-    version: int
-    step: int
 
 
 class ToolTask(RunTask):
@@ -297,6 +293,17 @@ class Checked(Wire):
     """``problem`` is empty for an answer that fits."""
 
     problem: str = ""
+
+
+class NodeTask(RunTask):
+    """Runs the node that the activity's type names on state ``version``, and commits what it returned.
+
+    ``tools`` is the tool step before it, to be committed first; if it leads elsewhere, the node does not run.
+    """
+
+    version: int
+    step: int
+    tools: CommitToolsTask | None = None
 
 
 class CloseTask(RunTask):

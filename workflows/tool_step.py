@@ -14,11 +14,13 @@ from ..runtime.wire import (
     BatchTask,
     CommitToolsTask,
     InterruptRef,
+    NodeTask,
     Position,
     ToolCallRef,
     ToolOutcome,
     ToolTask,
     batch_activity,
+    node_activity,
     tool_activity,
 )
 from .dispatch import is_the_models, reason_of, run_step
@@ -46,17 +48,26 @@ class ToolStep:
             self._batches = {call.tool_call_id: batch for call in fresh}
         calls = [asyncio.create_task(self._call(call, paused.get(call.tool_call_id))) for call in known]
         outcomes = await self._settled(calls)
-        await self._progress.commit(
-            COMMIT_TOOLS_ACTIVITY,
-            lambda version: CommitToolsTask(
-                run=self._progress.run,
+        progress, step = self._progress, self._step
+
+        def task(version: int) -> CommitToolsTask:
+            return CommitToolsTask(
+                run=progress.run,
                 version=version,
-                step=self._step.step,
-                node=self._step.node,
-                message_id=self._step.message_id,
+                step=step.step,
+                node=step.node,
+                message_id=step.message_id,
                 outcomes=tuple(o for o in outcomes if o.status == "failed" or o.unrecorded),
-            ),
-        )
+            )
+
+        if not step.then:
+            await progress.commit(COMMIT_TOOLS_ACTIVITY, task)
+            return
+        # The node that follows commits this step first: one activity less to schedule.
+        commit = task(progress.position.version)
+        following = NodeTask(run=progress.run, version=commit.version + 1, step=step.step + 1, tools=commit)
+        summary = f"{step.then} (step {step.step + 1})"
+        progress.position = await run_step(node_activity(step.then), following, Position, step.then_limits, summary)
 
     async def _call(self, call: ToolCallRef, paused: InterruptRef | None) -> ToolOutcome:
         """One call, however often it pauses; an answered call goes on without waiting for the others."""

@@ -88,6 +88,7 @@ def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, v
             calls=tuple(_call_ref(node, call, config, usual) for call in calls),
             call_limits=usual,
             batch=node.tools.execution == "batch",
+            **_expected(graph, node.name, config),
         )
     except TerminalError as exc:
         return failed_position(state, exc, version=version)
@@ -188,6 +189,16 @@ def _handoff(graph: CompiledGraph, state: AgentState) -> str | None:
         answers.append(result_message(text, tool_call_id=call["id"], metadata=metadata))
     insert_answers(state, message.message_id, answers)
     return target
+
+
+def _expected(graph: CompiledGraph, tool_node: str, config: RunConfig) -> dict[str, Any]:
+    """The node after a tool step, if only plain edges lead there: then it needs no commit of its own in between."""
+    edges = [edge for edge in graph.edges if edge.source == tool_node]
+    target = edges[0].target if edges and not any(edge.router for edge in edges) else None
+    node = graph.nodes.get(target) if target else None
+    if node is None or node.tools is not None:
+        return {}
+    return {"then": node.name, "then_limits": _limits(config.node_seconds(node.timeout), node.retry, node.task_queue)}
 
 
 def _call_ref(node: Node, call: dict[str, Any], config: RunConfig, usual: Limits) -> ToolCallRef:

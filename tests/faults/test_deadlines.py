@@ -208,7 +208,7 @@ async def test_a_node_is_retried_if_it_asks_for_it(app: App) -> None:
             raise Busy(1.0 if len(at) == 1 else None)
         return "third time lucky"
 
-    thread_id, state = await app.run(one_node(flaky, retry=RETRY))
+    _, state = await app.run(one_node(flaky, retry=RETRY))
     assert state.context[-1].text() == "third time lucky"
     assert len(at) == 3
     assert 0.9 < at[1] - at[0] < 2.5
@@ -276,7 +276,7 @@ async def test_a_tool_that_goes_on_failing_is_told_to_the_model(app: App) -> Non
         ran.append(1)
         raise Busy()
 
-    thread_id, state = await app.run(agent([broken], [call("broken", "1")]))
+    _, state = await app.run(agent([broken], [call("broken", "1")]))
     assert len(ran) == 3
     assert "Busy: busy" in tool_texts(state)[0]
     assert state.execution_meta.status == "completed"

@@ -16,6 +16,7 @@ from tenxgraph_temporal import AgentState, Command, CompiledGraph, StateGraph, T
 from tenxgraph_temporal.runtime.client import RunStopped
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
+from tenxgraph_temporal.runtime.tools.identity import idempotency_key
 
 from ..support.app import App, eventually, replay
 from ..support.graphs import agent, call
@@ -81,9 +82,6 @@ async def test_a_stop_is_not_lost_in_a_roll_over(forgetful: App) -> None:
     async with app.worker(counter(100_000), max_cached_workflows=100):
         runs = [await app.start("counter", t, config={"recursion_limit": 1_000_000}) for t in threads]
 
-        async def rolled_over() -> bool:
-            return all([(await run.workflow.describe()).run_id != run.workflow.result_run_id for run in runs])
-
         await asyncio.sleep(2)
         for index, run in enumerate(runs):
             await asyncio.sleep(0.037 * (index % 4))
@@ -108,7 +106,11 @@ async def test_the_handle_of_the_start_stops_a_run_that_rolled_over(forgetful: A
         run = await app.start("counter", thread_id, config={"recursion_limit": 1_000_000})
 
         async def rolled_over() -> bool:
-            return (await app.state(thread_id, Counted)).count > 50 if await app.store.load_head(thread_id, None) else False
+            return (
+                (await app.state(thread_id, Counted)).count > 50
+                if await app.store.load_head(thread_id, None)
+                else False
+            )
 
         await eventually(rolled_over)
         await run.stop()
@@ -154,8 +156,6 @@ async def under_load(app: App, stack: DevStack, world: World, graph: CompiledGra
         calls = await app.store.calls(thread_id)
         assert len(calls) == 12
         assert {c.status for c in calls} == {"finished"}
-        from tenxgraph_temporal.runtime.tools.identity import idempotency_key
-
         for record in calls:
             message_id, _, call_id = record.ledger_key.partition(":")
             recorded[idempotency_key(thread_id, message_id, call_id)] = record.at.timestamp()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenxgraph_temporal import GraphClient
+from tenxgraph_temporal import GraphClient, Settings
 from tenxgraph_temporal.runtime.client import RunFailed
 
 from ..support.app import App, eventually
@@ -192,3 +192,9 @@ async def test_one_of_two_workers_is_killed_under_load(app: App, world: World) -
     for thread_id in thread_ids:
         (record,) = await app.store.calls(thread_id)
         assert record.status == "finished"
+
+
+def test_durations_are_in_seconds_or_iso_8601() -> None:
+    for text in ("1", "1.0", "PT1S"):
+        settings = Settings.from_env({"TENXGRAPH_GRACEFUL_SHUTDOWN_TIMEOUT": text})
+        assert settings.graceful_shutdown_timeout.total_seconds() == 1
