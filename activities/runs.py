@@ -32,7 +32,7 @@ from ..runtime.storage.contract import LedgerEntry
 from ..runtime.storage.thread_states import Snapshot
 from ..runtime.tools.identity import ledger_key, reidentified, settle_identity
 from ..runtime.tools.merge import merge_results
-from ..runtime.tools.result import CallResult, call_metadata, failure, from_envelope, to_envelope
+from ..runtime.tools.result import CallResult, call_metadata, failure, from_envelope
 from ..runtime.wire import (
     BEGIN_ACTIVITY,
     CLOSE_ACTIVITY,
@@ -321,7 +321,7 @@ def _entry(message_id: str, call_id: str, tool: str, result: CallResult, *, stat
     assert key is not None
     return LedgerEntry(
         ledger_key=key,
-        envelope=to_envelope(result),
+        envelope=result.envelope,
         tool=tool,
         status=status or ("failed" if result.failed else "finished"),
     )

@@ -40,7 +40,6 @@ from ..runtime.tools.result import (
     failure,
     from_envelope,
     result_message,
-    to_envelope,
 )
 from ..runtime.tools.schema import ArgumentError
 from ..runtime.tools.tool import Tool
@@ -267,7 +266,7 @@ class ToolCall:
             message = result_message(value, tool_call_id=self._task.tool_call_id, metadata=self._metadata)
             goto = value.goto if isinstance(value, Command) else None
             result = CallResult(message=message, state=changes, goto=goto)
-            to_envelope(result)
+            _ = result.envelope  # now, while it can still be told to the model
         except (EncodingError, ValidationError, KeyError, TypeError) as exc:
             text = f"Tool {self._tool.name!r} ran, but what it returned cannot be stored: {describe_error(exc)}"
             logger.error("%s (%s)", text, self._key)
@@ -306,6 +305,7 @@ class ToolCall:
         return self._failure(str(error), error.code)
 
     async def _raised(self, exc: Exception, claims: Claims) -> ToolOutcome:
+        self._shared = None  # its transaction was rolled back
         self._host.metrics.tool_errors.add(1, self._attributes)
         error = f"Tool {self._tool.name!r} failed: {describe_error(exc)}"
         logger.warning("%s (%s)", error, self._key)
@@ -317,13 +317,12 @@ class ToolCall:
 
     async def _settle(self, result: CallResult, *, status: str = "") -> ToolOutcome:
         """Record the result at once; whoever recorded first is right."""
-        envelope = to_envelope(result)
         if self._key is None:
             await self._host.faults.reach("tool.recorded", self._tool.name)
-            return self._outcome(result, unrecorded=envelope)
+            return self._outcome(result, unrecorded=result.envelope)
         entry = LedgerEntry(
             ledger_key=self._key,
-            envelope=envelope,
+            envelope=result.envelope,
             tool=self._tool.name,
             status=status or ("failed" if result.failed else "finished"),
             attempt=self._info.attempt,
@@ -345,7 +344,7 @@ class ToolCall:
                 thread_id,
                 exc,
             )
-            return self._unrecorded(result, envelope)
+            return self._unrecorded(result)
         if first is not None:
             self._host.metrics.ledger_lost_races.add(1, self._attributes)
             logger.warning("a result of call %s was there already; this later one is dropped", self._key)
@@ -354,14 +353,14 @@ class ToolCall:
         await self._host.faults.reach("tool.recorded", self._tool.name)
         return self._outcome(result)
 
-    def _unrecorded(self, result: CallResult, envelope: Json) -> ToolOutcome:
-        if len(dump_json(envelope)) > MAX_CARRIED_BYTES:
+    def _unrecorded(self, result: CallResult) -> ToolOutcome:
+        if len(dump_json(result.envelope)) > MAX_CARRIED_BYTES:
             text = (
                 f"Tool {self._tool.name!r} ran, but its result could not be recorded and is too large to pass on "
                 "without the ledger."
             )
-            envelope = to_envelope(result := self._failure(text, "UNRECORDED"))
-        return self._outcome(result, unrecorded=envelope)
+            result = self._failure(text, "UNRECORDED")
+        return self._outcome(result, unrecorded=result.envelope)
 
     def _outcome(self, result: CallResult, *, unrecorded: Json | None = None) -> ToolOutcome:
         return ToolOutcome(

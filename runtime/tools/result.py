@@ -9,6 +9,7 @@ restores all of it, equal to the first run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from ..command import Command
 from ..errors import EncodingError
 from ..state import Message
 from ..state.blocks import Block, ContentBlock, DataBlock, ErrorBlock, ToolResultBlock
-from ..state.encoding import clean_text, dump_json, to_jsonable
+from ..state.encoding import clean_text, dump_json, load_json, to_jsonable
 
 MAX_ERROR_CHARS = 2000
 """Longest error text that crosses Temporal or is shown to the model."""
@@ -43,6 +44,26 @@ class CallResult:
     message: Message
     state: dict[str, Any] = field(default_factory=dict)
     goto: str | None = None
+
+    @cached_property
+    def envelope(self) -> dict[str, Any]:
+        """The ledger's form of the call, JSON-native.
+
+        Raises:
+            EncodingError: The message has no JSON form, or is larger than ``MAX_RESULT_BYTES``.
+        """
+        envelope: dict[str, Any] = {"__kind__": "message", "value": self.message}
+        if self.state:
+            envelope["state"] = self.state
+        if self.goto:
+            envelope["goto"] = self.goto
+        data = dump_json(envelope)
+        if len(data) > MAX_RESULT_BYTES:
+            raise EncodingError(
+                f"the result has {len(data)} bytes, more than {MAX_RESULT_BYTES}; return a reference to it instead"
+            )
+        stored: dict[str, Any] = load_json(data)
+        return stored
 
     @property
     def failed(self) -> bool:
@@ -111,25 +132,6 @@ def failure(error: str, *, tool_call_id: str, metadata: dict[str, Any], code: st
     text = clean_text(error)[:MAX_ERROR_CHARS]
     block = ToolResultBlock(call_id=tool_call_id, output=text, is_error=True, status="failed")
     return CallResult(message=Message.tool_message([block, ErrorBlock(message=text, code=code)], meta=metadata))
-
-
-def to_envelope(result: CallResult) -> dict[str, Any]:
-    """The ledger's form of a finished call.
-
-    Raises:
-        EncodingError: The message has no JSON form, or is larger than ``MAX_RESULT_BYTES``.
-    """
-    envelope: dict[str, Any] = {"__kind__": "message", "value": to_jsonable(result.message)}
-    if result.state:
-        envelope["state"] = result.state
-    if result.goto:
-        envelope["goto"] = result.goto
-    size = len(dump_json(envelope))
-    if size > MAX_RESULT_BYTES:
-        raise EncodingError(
-            f"the result has {size} bytes, more than {MAX_RESULT_BYTES}; return a reference to it instead"
-        )
-    return envelope
 
 
 def from_envelope(envelope: Any, *, tool_call_id: str, metadata: dict[str, Any]) -> CallResult | None:
