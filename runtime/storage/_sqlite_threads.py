@@ -69,7 +69,8 @@ class SqliteThreads:
             now = self._db.clock.now()
             head = await self._head(connection, commit)
             current = head.version if head else 0
-            if current != commit.expected_version:
+            state_id = head.state_id if head else 0
+            if current != commit.expected_version or commit.expected_state_id not in (None, state_id):
                 return already_there(commit, head)
             taken = await connection.execute_fetchall(_TAKEN, (message_ids, commit.thread_id))
             if taken:

@@ -81,7 +81,8 @@ class Commit:
     """One step's outcome: state, messages and ledger rows that become visible together or not at all.
 
     ``results`` are written like any ledger record: a call that already has one keeps it. A thread that
-    does not exist is created only by a commit with ``expected_version`` 0.
+    does not exist is created only by a commit with ``expected_version`` 0. ``expected_state_id`` names the very row
+    that the commit started from: a deleted thread that is made again restarts its versions, but not its rows.
     """
 
     thread_id: str
@@ -93,6 +94,8 @@ class Commit:
     results: Sequence[LedgerEntry] = ()
     meta: Mapping[str, Json] = field(default_factory=dict)
     """The user's own ``meta``, kept beside ours in ``states.meta``."""
+    expected_state_id: int | None = None
+    """``None`` compares versions alone."""
     thread_name: str | None = None
     thread_meta: Mapping[str, Json] | None = None
 

@@ -50,7 +50,8 @@ class MemoryStore(MemoryLedger):
         check_commit(commit)
         data, thread = self._data, self._owned(commit.thread_id, commit.user_id)
         current = thread.head.version if thread and thread.head else 0
-        if current != commit.expected_version:
+        state_id = thread.head.state_id if thread and thread.head else 0
+        if current != commit.expected_version or commit.expected_state_id not in (None, state_id):
             head = head_of(commit.thread_id, thread, thread.head, with_fields=False) if thread else None
             return already_there(commit, head)
         elsewhere = data.message_threads

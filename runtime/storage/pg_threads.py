@@ -40,7 +40,8 @@ WITH created AS (
     SELECT state_id, version, meta FROM {s}.states WHERE thread_id = $1 ORDER BY version DESC LIMIT 1
 ), fits AS (
     SELECT $3::bigint + 1 AS version FROM locked LEFT JOIN head ON true
-    WHERE coalesce(head.version, 0) = $3 AND ($2::text IS NULL OR locked.user_id = $2)
+    WHERE coalesce(head.version, 0) = $3 AND ($12::bigint IS NULL OR coalesce(head.state_id, 0) = $12)
+        AND ($2::text IS NULL OR locked.user_id = $2)
 ), written AS (
     INSERT INTO {s}.states (thread_id, version, state_data, meta)
     SELECT $1, fits.version, $4::jsonb, $5::jsonb FROM fits
@@ -104,6 +105,7 @@ class PgThreads:
             (commit.thread_name or f"Thread {commit.thread_id}")[:255],
             commit.user_id,
             dump_json(commit.thread_meta or {}).decode(),
+            commit.expected_state_id,
         )
         statement = self._db.sql(_COMMIT)
 

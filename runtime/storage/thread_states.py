@@ -162,6 +162,7 @@ class ThreadStates:
                         thread_id=run.thread_id,
                         user_id=run.user_id,
                         expected_version=base.version,
+                        expected_state_id=base.state_id,
                         fields=fields,
                         origin=origin,
                         messages=[message_row(m) for m in state.context if m.message_id not in known_ids],

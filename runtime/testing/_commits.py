@@ -48,6 +48,16 @@ class CommitConformance:
         assert head is not None
         assert head.origin is None
 
+    async def test_a_commit_on_the_version_of_a_deleted_thread_writes_nothing(self, store: Store) -> None:
+        """Deleted and made again, the thread has the same version, but another row."""
+        first = await commit(store, 0, {"n": "old"})
+        assert await store.delete_thread(THREAD, None)
+        again = await commit(store, 0, {"n": "new"}, expected_state_id=0)
+        with pytest.raises(HeadMoved) as moved:
+            await commit(store, 1, {"n": "old, changed"}, expected_state_id=first.state_id)
+        assert moved.value.head.state_id == again.state_id
+        assert (await commit(store, 1, {"n": "new, changed"}, expected_state_id=again.state_id)).version == 2
+
     @pytest.mark.parametrize("expected_version", [0, 1, 3, 7])
     async def test_a_commit_on_another_version_writes_nothing(self, store: Store, expected_version: int) -> None:
         await commit(store, 0, messages=[message("m1")], results=[entry("m1:a", "first")])

@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.store = self.run(type(self).opener())
         self.threads: dict[str, ThreadModel] = {}
-        self.views: dict[tuple[str, str], tuple[int, list[str]]] = {}
+        self.views: dict[tuple[str, str], tuple[int, int, list[str]]] = {}
         self.state_ids: set[int] = set()
         self.sent: dict[str, tuple[str, int, str]] = {}
         self.count = 0
@@ -95,11 +95,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(writer=WRITERS, thread=THREADS)
     def load(self, writer: str, thread: str) -> None:
         head = self.run(self.store.load_head(thread, None))
-        self.views[writer, thread] = (head.version, decoded(head)["log"]) if head else (0, [])
+        self.views[writer, thread] = (head.version, head.state_id, decoded(head)["log"]) if head else (0, 0, [])
 
     @rule(writer=WRITERS, thread=THREADS, messages=MESSAGES, keys=st.lists(KEYS, unique=True, max_size=2))
     def commit(self, writer: str, thread: str, messages: list[str], keys: list[str]) -> None:
-        version, log = self.views.get((writer, thread), (0, []))
+        version, state_id, log = self.views.get((writer, thread), (0, 0, []))
         self.count += 1
         name = f"{writer}-{self.count}"
         model = self.threads.get(thread)
@@ -112,9 +112,10 @@ class StoreMachine(RuleBasedStateMachine):
             thread_id=thread,
             messages=[message(m, name) for m in messages],
             results=[entry(k, name) for k in keys],
+            expected_state_id=state_id,
         )
         current = model.version if model else 0
-        if version != current:
+        if version != current or state_id != (model.state_id if model else 0):
             with pytest.raises(HeadMoved) as moved:
                 self.run(work)
             assert moved.value.head.version == current
@@ -135,7 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
         model.messages.update(dict.fromkeys(messages, name))
         for key in keys:
             model.results.setdefault(key, name)
-        self.views[writer, thread] = (made.version, [*model.log])
+        self.views[writer, thread] = (made.version, made.state_id, [*model.log])
 
     @rule(thread=THREADS)
     def commit_again(self, thread: str) -> None:
@@ -197,7 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
 def test_any_order_of_operations(kind: str, examples: int, request: pytest.FixtureRequest) -> None:
     opener = opener_of(kind, request)
     machine = type("Machine", (StoreMachine,), {"opener": staticmethod(opener)})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
@@ -268,10 +269,11 @@ class Writer:
                 by=origin(name),
                 thread_id=thread,
                 messages=[message(f"{thread}-{name}")],
+                expected_state_id=head.state_id if head else 0,
             )
         except HeadMoved as moved:
-            # Moved on, deleted, or deleted and made again (perhaps up to the same number: not refused then).
-            assert moved.head.version != (head.version if head else 0)
+            # Moved on, deleted, or deleted and made again, perhaps up to the same number.
+            assert moved.head.state_id != (head.state_id if head else 0)
             return
         assert made.version == (head.version if head else 0) + 1
         self.written[made.state_id] = (thread, [*log, name], head.state_id if head else 0)
