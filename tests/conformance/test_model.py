@@ -195,8 +195,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("memory", 60), ("sqlite", 25), ("postgres", 15)])
-def test_any_order_of_operations(kind: str, examples: int, request: pytest.FixtureRequest) -> None:
-    opener = opener_of(kind, request)
+def test_any_order_of_operations(kind: str, examples: int, postgres_dsn: str) -> None:
+    opener = opener_of(kind, postgres_dsn)
     machine = type("Machine", (StoreMachine,), {"opener": staticmethod(opener)})
     run_state_machine_as_test(
         machine,
@@ -211,9 +211,9 @@ def test_any_order_of_operations(kind: str, examples: int, request: pytest.Fixtu
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 @pytest.mark.parametrize("seed", range(3))
-async def test_any_interleaving_of_writers(kind: str, seed: int, request: pytest.FixtureRequest) -> None:
+async def test_any_interleaving_of_writers(kind: str, seed: int, postgres_dsn: str) -> None:
     """Writers run at once; afterwards every answer that they got must fit one order of the commits."""
-    store = await opener_of(kind, request)()
+    store = await opener_of(kind, postgres_dsn)()
     try:
         runs = [Writer(store, n, random.Random(f"{seed}/{n}")) for n in range(6)]
         await asyncio.gather(*(run.run(40) for run in runs))
@@ -291,7 +291,7 @@ class Writer:
         await self.store.delete_thread(thread, None)
 
 
-def opener_of(kind: str, request: pytest.FixtureRequest) -> Opener:
+def opener_of(kind: str, postgres_dsn: str) -> Opener:
     if kind == "postgres":
-        return open_postgres(request.getfixturevalue("postgres_dsn"))
+        return open_postgres(postgres_dsn)
     return {"memory": open_memory, "sqlite": open_sqlite}[kind]
