@@ -18,7 +18,10 @@ demo: setup ## kill a worker mid-step and watch another finish; KEEP=1 leaves th
 	@$(BIN)/python -m tenxgraph_temporal.examples.demo $(if $(KEEP),--keep)
 
 test: setup ## the whole suite, on real servers that it starts itself
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+
+bench: setup ## floor, product and batched tools side by side, on servers that it starts
+	@$(BIN)/python -m tenxgraph_temporal.bench.run $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .

@@ -7,24 +7,27 @@ if __name__ == "__main__":  # run as a file: hand over to the installed package,
 
     from tenxgraph_temporal import worker
 
-    sys.exit(worker.main())
+    worker.leave(worker.main())
 
 import argparse
 import asyncio
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NoReturn
 
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 from .plugin import TenxGraphPlugin
 from .runtime.connect import connect
-from .runtime.errors import GraphDefinitionError, TenxGraphError
+from .runtime.errors import GraphDefinitionError, SchemaError, TenxGraphError
 from .runtime.faults import Faults
 from .runtime.graph import CompiledGraph, StateGraph
 from .runtime.settings import Settings
@@ -79,6 +82,22 @@ def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, 
     )
 
 
+class _Leavable(ThreadPoolExecutor):
+    """``asyncio.to_thread``'s threads; one that hangs does not keep a drained worker from ending."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Leave what still runs to the end of the process."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, also if a thread of user code hangs."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain: running steps get ``graceful_shutdown_timeout`` to finish.
 
@@ -87,12 +106,16 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(_Leavable())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         store = await open_store(settings)
         stack.push_async_callback(store.close)
-        await store.setup()
+        try:
+            await store.check()
+        except SchemaError:  # a role that may not change the schema needs none where it is up to date
+            await store.setup()
         client = await connect()
         worker = build_worker(client, graphs, store, settings)
         await stack.enter_async_context(worker)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -14,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from ..runtime.thread_call import ThreadCall
 from ..runtime.tools.context import RunContext
-from ..runtime.wire import DEADLINE_GRACE, UNBOUNDED, WORKER_SHUTDOWN, RunRef
+from ..runtime.wire import DEADLINE_GRACE, UNBOUNDED, WORKER_SHUTDOWN, Limits, RunRef
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between heartbeats; how soon a cancel is seen."""
@@ -35,32 +34,23 @@ def is_first_attempt(run: RunRef) -> bool:
 
 @dataclass(frozen=True)
 class Deadline:
-    """Seconds that are left for an attempt, and whether it is the step's time that runs out first."""
+    """Seconds that an attempt has, and whether they are the step's rather than the call's own."""
 
     seconds: float | None
     of_step: bool = False
 
     @classmethod
-    def of_activity(cls) -> Deadline:
+    def of_activity(cls, *, of_step: bool = False) -> Deadline:
         """What Temporal allows this attempt, less the grace that lets it end by itself."""
-        info = activity.info()
-        return cls.within(_allowed(info.start_to_close_timeout), _allowed(info.schedule_to_close_timeout))
+        timeout = activity.info().start_to_close_timeout
+        if not timeout or timeout >= UNBOUNDED:
+            return cls(None)
+        return cls(timeout.total_seconds() - DEADLINE_GRACE, of_step=of_step)
 
     @classmethod
-    def within(cls, timeout: float | None, step_timeout: float | None) -> Deadline:
-        """``timeout`` for the attempt, ``step_timeout`` for the step since it was scheduled."""
-        if step_timeout is None:
-            return cls(timeout)
-        spent = (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
-        left = max(0.0, step_timeout - max(0.0, spent))
-        return cls(timeout) if timeout is not None and timeout <= left else cls(left, of_step=True)
-
-
-def _allowed(timeout: timedelta | None) -> float | None:
-    """The deadline behind one of Temporal's timeouts; without one, or with the longest, there is none."""
-    if not timeout or timeout >= UNBOUNDED:
-        return None
-    return timeout.total_seconds() - DEADLINE_GRACE
+    def of_call(cls, limits: Limits) -> Deadline:
+        """The deadline of one call among others in an activity."""
+        return cls(limits.attempt_timeout, of_step=limits.step_is_shorter)
 
 
 class DeadlineExceeded(Exception):
@@ -72,32 +62,33 @@ class DeadlineExceeded(Exception):
         self.of_step = deadline.of_step
 
 
-@contextlib.asynccontextmanager
-async def heartbeats(context: RunContext) -> AsyncIterator[None]:
-    """Tell Temporal that the attempt is alive, with the details that the code reported last."""
-    loop = asyncio.get_running_loop()
-    details: tuple[Any, ...] = ()
-    timer: asyncio.TimerHandle | None = None
+class Pulse:
+    """Tells Temporal, while it is entered, that the attempt is alive, with the details that the code reported last."""
 
-    def report(*new: Any) -> None:
-        nonlocal details
-        details = new
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._details = tuple(activity.info().heartbeat_details)  # kept for the attempt after this one
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Pulse:
+        self._timer = self._loop.call_later(HEARTBEAT_INTERVAL, self._beat)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def report(self, *details: Any) -> None:
+        """Report progress, from any thread."""
+        self._loop.call_soon_threadsafe(self._report, details)
+
+    def _report(self, details: tuple[Any, ...]) -> None:
+        self._details = details
         activity.heartbeat(*details)
 
-    def pulse() -> None:
-        nonlocal timer
-        activity.heartbeat(*details)
-        timer = loop.call_later(HEARTBEAT_INTERVAL, pulse)
-
-    def report_from_any_thread(*new: Any) -> None:
-        loop.call_soon_threadsafe(report, *new)
-
-    context._beat = report_from_any_thread
-    timer = loop.call_later(HEARTBEAT_INTERVAL, pulse)
-    try:
-        yield
-    finally:
-        timer.cancel()
+    def _beat(self) -> None:
+        activity.heartbeat(*self._details)
+        self._timer = self._loop.call_later(HEARTBEAT_INTERVAL, self._beat)
 
 
 async def run_code(
@@ -113,10 +104,10 @@ async def run_code(
 ) -> Any:
     """Call user code and wait for it, at most until its deadline.
 
-    Code that is out of time or cancelled sees ``context.cancelled``; async code is cancelled as well. It has
-    ``grace`` to clean up; what it returns after its deadline is dropped, what it returns in spite of a cancel
-    is its result, for its effects have happened. Code in a thread that is ``interruptible`` is interrupted by an
-    exception; other code in a thread is left to itself.
+    Code that is out of time or cancelled sees ``context.cancelled``; async code is cancelled as well, and code in a
+    thread that is ``interruptible`` is interrupted by an exception. It has ``grace`` to clean up. What it returns after
+    its deadline is dropped. What it returns in spite of a cancel is its result, for its effects have happened, unless
+    it had looked at ``context.cancelled`` and given up.
 
     Raises:
         DeadlineExceeded: Out of time.
@@ -144,7 +135,8 @@ async def run_code(
         await asyncio.wait({running}, timeout=deadline.seconds)
     except asyncio.CancelledError:
         await cancel()
-        if running.done() and not running.cancelled() and running.exception() is None:
+        gave_up = call is not None and context._told
+        if running.done() and not (gave_up or running.cancelled() or running.exception()):
             return running.result()
         _abandon(running)
         details = activity.cancellation_details()

@@ -75,7 +75,6 @@ class Claims:
                 )
                 return self
             assert isinstance(claim, Held)
-            activity.heartbeat()
             await asyncio.sleep(min(claim.remaining.total_seconds() + 0.05, _POLL))
 
     async def __aexit__(

@@ -28,7 +28,7 @@ from ..runtime.tools.context import RunContext
 from ..runtime.tools.identity import settle_identity
 from ..runtime.tools.result import describe_error
 from ..runtime.wire import NodeTask, Position, name_in
-from .attempt import CutShort, Deadline, DeadlineExceeded, heartbeats, is_first_attempt, run_code
+from .attempt import CutShort, Deadline, DeadlineExceeded, Pulse, is_first_attempt, run_code
 from .host import Host, boundary
 from .runs import RunCommits
 
@@ -43,6 +43,10 @@ class NodeRunner:
     @boundary
     async def run(self, task: NodeTask) -> Position:
         """Run the node on its state and commit what it returned; where that is done already, run nothing."""
+        with Pulse() as pulse:
+            return await self._run(task, pulse)
+
+    async def _run(self, task: NodeTask, pulse: Pulse) -> Position:
         host = self._host
         name = name_in(activity.info().activity_type)
         if task.tools is not None:
@@ -64,7 +68,7 @@ class NodeRunner:
         host.metrics.node_executions.add(1, attributes)
         started = time.monotonic()
         try:
-            result = await self._call(node, task, base, state)
+            result = await self._call(node, task, base, state, pulse)
             state, goto = apply_result(node.name, state, result)
         except GraphInterrupt as pause:
             return await self._pause(graph, task, base, pause.request)
@@ -108,7 +112,7 @@ class NodeRunner:
             known_ids=frozenset(message.message_id for message in state.context),
         )
 
-    async def _call(self, node: Node, task: NodeTask, base: Snapshot, state: AgentState) -> object:
+    async def _call(self, node: Node, task: NodeTask, base: Snapshot, state: AgentState, pulse: Pulse) -> object:
         info = activity.info()
         context = RunContext(
             thread_id=task.run.thread_id,
@@ -117,6 +121,7 @@ class NodeRunner:
             node=node.name,
             attempt=info.attempt,
             last_heartbeat=info.heartbeat_details,
+            _beat=pulse.report,
         )
         config = {
             **base.config,
@@ -128,20 +133,19 @@ class NodeRunner:
             raise NodeError(f"node {node.name!r} is a tool node; its calls run as activities of their own")
         try:
             scope = Scope(node.name, f"{task.run.thread_id}\0{task.run.run_id}\0{task.step}", answers_of(state))
-            async with heartbeats(context):
-                await self._host.faults.reach("node.called", node.name)
-                with interrupt_scope(scope):
-                    result = await run_code(
-                        node.function,
-                        node.bind(state, config, context),
-                        name=f"node {node.name!r}",
-                        is_async=node.is_async,
-                        context=context,
-                        deadline=Deadline.of_activity(),
-                        grace=self._host.cancel_grace,
-                    )
-                await self._host.faults.reach("node.returned", node.name)
-                return result
+            await self._host.faults.reach("node.called", node.name)
+            with interrupt_scope(scope):
+                result = await run_code(
+                    node.function,
+                    node.bind(state, config, context),
+                    name=f"node {node.name!r}",
+                    is_async=node.is_async,
+                    context=context,
+                    deadline=Deadline.of_activity(),
+                    grace=self._host.cancel_grace,
+                )
+            await self._host.faults.reach("node.returned", node.name)
+            return result
         except DeadlineExceeded as exc:
             self._host.metrics.node_timeouts.add(1, {"node": node.name})
             raise NodeTimeoutError(

@@ -244,6 +244,13 @@ class RunCommits:
     @boundary
     async def close(self, task: CloseTask) -> Position:
         """Save that a run ended before its end; where it had ended already, only say so."""
+        while True:
+            position = await self._close(task)
+            if position.next in ("end", "fail"):
+                return position
+            # A step of this run was committed meanwhile, by an attempt that was given up: close after it.
+
+    async def _close(self, task: CloseTask) -> Position:
         states = self._host.states
         base = await states.head(task.run)
         if base is None or base.origin is None or base.origin.run_id != task.run.run_id:

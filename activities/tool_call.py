@@ -44,7 +44,7 @@ from ..runtime.tools.result import (
 from ..runtime.tools.schema import ArgumentError
 from ..runtime.tools.tool import Tool
 from ..runtime.wire import TOOL_ERROR, ToolOutcome, ToolTask
-from .attempt import CutShort, Deadline, DeadlineExceeded, heartbeats, run_code
+from .attempt import CutShort, Deadline, DeadlineExceeded, Pulse, run_code
 from .claims import Claims
 from .host import Host
 
@@ -64,11 +64,12 @@ class _LostRace(Exception):
 class ToolCall:
     """One attempt at one call to ``tool``."""
 
-    def __init__(self, host: Host, task: ToolTask, tool: Tool, deadline: Deadline) -> None:
+    def __init__(self, host: Host, task: ToolTask, tool: Tool, deadline: Deadline, pulse: Pulse) -> None:
         self._host = host
         self._task = task
         self._tool = tool
         self._deadline = deadline
+        self._pulse = pulse
         self._key = ledger_key(task.message_id, task.tool_call_id) if host.use_ledger else None
         self._attributes = {"node": task.node, "tool": tool.name}
         self._metadata = call_metadata(task.tool_call_id, tool.name, {})
@@ -164,7 +165,7 @@ class ToolCall:
         started = time.monotonic()
         try:
             await host.faults.reach("tool.called", tool.name)
-            async with self._transaction, heartbeats(context):
+            async with self._transaction:
                 with interrupt_scope(self._scope):
                     value = await run_code(
                         tool.function,
@@ -243,6 +244,7 @@ class ToolCall:
             node=task.node,
             attempt=self._info.attempt,
             last_heartbeat=self._info.heartbeat_details,
+            _beat=self._pulse.report,
             tool=self._tool.name,
             message_id=task.message_id,
             tool_call_id=task.tool_call_id,

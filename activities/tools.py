@@ -7,7 +7,7 @@ import asyncio
 from temporalio import activity
 
 from ..runtime.wire import BatchOutcome, BatchTask, ToolOutcome, ToolTask, name_in
-from .attempt import Deadline
+from .attempt import Deadline, Pulse
 from .host import Host, boundary
 from .tool_call import ToolCall
 
@@ -22,7 +22,9 @@ class ToolRunner:
     async def run(self, task: ToolTask) -> ToolOutcome:
         """One call."""
         tool = self._host.graph(task.run.graph).tool(task.node, name_in(activity.info().activity_type))
-        return await ToolCall(self._host, task, tool, Deadline.of_activity()).run()
+        with Pulse() as pulse:
+            deadline = Deadline.of_activity(of_step=task.step_is_shorter)
+            return await ToolCall(self._host, task, tool, deadline, pulse).run()
 
     @boundary
     async def run_batch(self, task: BatchTask) -> BatchOutcome:
@@ -30,6 +32,10 @@ class ToolRunner:
 
         A later attempt replays what finished. An error that ends the run is raised when all calls have settled.
         """
+        with Pulse() as pulse:
+            return await self._run_batch(task, pulse)
+
+    async def _run_batch(self, task: BatchTask, pulse: Pulse) -> BatchOutcome:
         graph, node = self._host.graph(task.run.graph), name_in(activity.info().activity_type)
         calls = []
         for call in task.calls:
@@ -41,9 +47,8 @@ class ToolRunner:
                 tool_call_id=call.tool_call_id,
                 resumed=task.resumed,
             )
-            limits = call.limits or task.call_limits
-            deadline = Deadline.within(limits.timeout, limits.step_timeout)
-            calls.append(ToolCall(self._host, one, graph.tool(node, call.tool), deadline))
+            deadline = Deadline.of_call(call.limits or task.call_limits)
+            calls.append(ToolCall(self._host, one, graph.tool(node, call.tool), deadline, pulse))
         running = [asyncio.ensure_future(call.run()) for call in calls]
         try:
             await asyncio.wait(running)

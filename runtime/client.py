@@ -91,13 +91,14 @@ class GraphClient:
         *,
         state: Mapping[str, Any] | None = None,
         resume: Any = UNSET,
+        interrupt_id: str | None = None,
         user_id: str = "anonymous",
         config: Mapping[str, Any] | None = None,
     ) -> RunHandle:
         """Start a run of ``graph`` on a thread: a new one, or one that goes on from where it stood.
 
         ``resume`` answers the interrupt of a thread whose run ended while it was paused; a run that is still open
-        is answered through its handle.
+        is answered through its handle. ``interrupt_id`` says which one, where several are open.
 
         Raises:
             InputError: A run of this thread is open; it must end first.
@@ -110,6 +111,8 @@ class GraphClient:
             entered["state"] = dict(state)
         if not isinstance(resume, Unset):
             entered["resume"] = resume
+        if interrupt_id is not None:
+            entered["interrupt_id"] = interrupt_id
         run_input = RunInput(
             graph=graph, thread_id=thread_id, user_id=user_id, input=entered, config=dict(config or {})
         )

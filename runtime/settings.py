@@ -52,6 +52,14 @@ class Settings(BaseModel):
     faults: str = ""
     """Fault points for tests; see ``runtime/faults.py``."""
 
+    @field_validator("graceful_shutdown_timeout", "cancel_grace", mode="before")
+    @classmethod
+    def _seconds(cls, value: object) -> object:
+        try:
+            return float(value) if isinstance(value, str) else value
+        except ValueError:
+            return value  # ISO 8601
+
     @field_validator("faults")
     @classmethod
     def _faults_parse(cls, value: str) -> str:

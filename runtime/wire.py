@@ -83,13 +83,23 @@ class Limits(Wire):
     timeout: float | None = 900.0
     """One attempt, start to close."""
     step_timeout: float | None = None
-    """The whole step that a tool call belongs to, from its scheduling."""
+    """The whole step that a tool call belongs to; its calls start together."""
     max_attempts: int = 5
     """Attempts before a step that keeps losing its worker is given up."""
     retry_interval: float = 1.0
     """Wait before the second attempt; doubles from there."""
     task_queue: str | None = None
     """Another queue than the workflow's."""
+
+    @property
+    def step_is_shorter(self) -> bool:
+        """Whether the step's time runs out before the call's own."""
+        return self.step_timeout is not None and (self.timeout is None or self.step_timeout < self.timeout)
+
+    @property
+    def attempt_timeout(self) -> float | None:
+        """What one attempt has."""
+        return self.step_timeout if self.step_is_shorter else self.timeout
 
 
 class ToolCallRef(Wire):
@@ -222,6 +232,8 @@ class ToolTask(RunTask):
     tool_call_id: str
     resumed: bool = False
     """An interrupt of this call was answered: its answers are in the state."""
+    step_is_shorter: bool = False
+    """The activity's timeout is the step's: exceeding it ends the run, not the call."""
 
 
 class ToolOutcome(Wire):

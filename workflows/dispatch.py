@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
@@ -19,6 +20,8 @@ _HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 _PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN)
 """Failures that say nothing about the step: it is tried again for as long as it takes."""
 _COMMIT_TIMEOUT = timedelta(seconds=60)
+_CANCEL_PATIENCE = timedelta(seconds=10)
+"""How long a cancel waits for a commit, e.g. while the database is down."""
 _COMMIT_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=5), maximum_attempts=10
 )
@@ -27,22 +30,35 @@ _NOT_AGAIN = "TemporalTimeout:StartToClose"
 
 
 async def run_local(name: str, task: Wire, result_type: type[T]) -> T:
-    """A short activity in the worker that has the workflow: one history event, no task queue."""
-    return await _until_it_passes(
-        lambda: workflow.execute_local_activity(
-            name,
-            task,
-            result_type=result_type,
-            start_to_close_timeout=_COMMIT_TIMEOUT,
-            retry_policy=_COMMIT_RETRY,
+    """A short activity in the worker that has the workflow: one history event, no task queue.
+
+    A cancel waits for it: a commit that is under way comes to its end before the one that answers the cancel.
+    """
+    running = asyncio.create_task(
+        _until_it_passes(
+            lambda: workflow.execute_local_activity(
+                name,
+                task,
+                result_type=result_type,
+                start_to_close_timeout=_COMMIT_TIMEOUT,
+                retry_policy=_COMMIT_RETRY,
+            )
         )
     )
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        with contextlib.suppress(asyncio.TimeoutError):  # the other one is Temporal's
+            await workflow.wait_condition(running.done, timeout=_CANCEL_PATIENCE)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, summary: str) -> T:
     """A node or a tool call, within its limits; user code runs only here."""
-    timeout = UNBOUNDED if limits.timeout is None else timedelta(seconds=limits.timeout + DEADLINE_GRACE)
-    step = None if limits.step_timeout is None else timedelta(seconds=limits.step_timeout + DEADLINE_GRACE)
+    allowed = limits.attempt_timeout
+    timeout = UNBOUNDED if allowed is None else timedelta(seconds=allowed + DEADLINE_GRACE)
     return await _until_it_passes(
         lambda: workflow.execute_activity(
             name,
@@ -50,7 +66,6 @@ async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, 
             result_type=result_type,
             task_queue=limits.task_queue,
             start_to_close_timeout=timeout,
-            schedule_to_close_timeout=step,
             heartbeat_timeout=_HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(seconds=limits.retry_interval),

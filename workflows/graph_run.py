@@ -62,6 +62,7 @@ class GraphRun:
         self._answers = Answers(run_input.answers)
         start = run_input.position or Position(version=0, step=0, node="", next="begin")
         self._progress = Progress(self._run, start, self._answers)
+        self._closing: asyncio.Task[Position] | None = None
 
     @workflow.signal
     def resume(self, answer: Any) -> None:
@@ -139,8 +140,8 @@ class GraphRun:
                 position = await self._failed(exc)
         except asyncio.CancelledError:
             position = await self._close(CloseTask(run=self._run, status="stopped"))
-            if position.next != "end":  # it may have reached its end while the cancel was on its way
-                raise
+            if position.code in ("", "STOPPED") and position.next != "end":
+                raise  # otherwise the run had come to an end of its own while the cancel was on its way
         await workflow.wait_condition(workflow.all_handlers_finished)
         if position.next == "fail":
             raise ApplicationError(position.error or position.code, type=position.code, non_retryable=True)
@@ -204,9 +205,11 @@ class GraphRun:
         return position
 
     async def _close(self, task: CloseTask) -> Position:
+        # In a task of its own, and only one: a cancel must not cut the commit that answers it or an error before it.
+        if self._closing is None:
+            self._closing = asyncio.create_task(run_local(CLOSE_ACTIVITY, task, Position))
         try:
-            # In a task of its own: a cancel must not cut the very commit that answers it.
-            return await asyncio.shield(asyncio.create_task(run_local(CLOSE_ACTIVITY, task, Position)))
+            return await asyncio.shield(self._closing)
         except ActivityError as exc:
             error = f"{task.error} (and its end could not be saved: {reason_of(exc)})".lstrip()
             return Position(version=0, step=0, node="", next="fail", code=task.code or code_of(exc), error=error)

@@ -87,6 +87,7 @@ class ToolStep:
             raise
 
     async def _attempts(self, call: ToolCallRef, *, resumed: bool) -> ToolOutcome:
+        limits = call.limits or self._step.call_limits
         task = ToolTask(
             run=self._progress.run,
             step=self._step.step,
@@ -94,15 +95,15 @@ class ToolStep:
             message_id=self._step.message_id,
             tool_call_id=call.tool_call_id,
             resumed=resumed,
+            step_is_shorter=limits.step_is_shorter,
         )
         summary = f"{call.tool} {call.tool_call_id}"
         self._under_way += 1
         try:
-            limits = call.limits or self._step.call_limits
             outcome = await run_step(tool_activity(call.tool), task, ToolOutcome, limits, summary)
             return outcome.model_copy(update={"tool_call_id": call.tool_call_id})
         except ActivityError as exc:
-            if not is_the_models(exc):
+            if limits.step_is_shorter or not is_the_models(exc):
                 raise
             # The worker could not even say that the call failed: the model is told, the siblings go on.
             return ToolOutcome(tool_call_id=call.tool_call_id, status="failed", error=reason_of(exc))

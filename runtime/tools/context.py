@@ -24,12 +24,16 @@ class RunContext:
     last_heartbeat: Sequence[Any] = ()
     """The details that the attempt before this one reported last."""
     _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _told: bool = field(default=False, repr=False)
+    """The code has seen that it was cancelled: what it returns then is not its result."""
     _beat: Callable[..., None] = field(default=lambda *_: None, repr=False)
 
     @property
     def cancelled(self) -> bool:
         """True once the run is being stopped or the deadline has passed. For code in threads to poll."""
-        return self._cancelled.is_set()
+        if self._cancelled.is_set():
+            self._told = True
+        return self._told
 
     def heartbeat(self, *details: Any) -> None:
         """Report progress: shown in Temporal's UI, and given to the next attempt as ``last_heartbeat``.

@@ -11,6 +11,7 @@ from ..limits import UNSET, Retry, Timeout, Unset
 from .schema import ToolSchema, tool_schema
 
 InDoubt = Literal["rerun", "fail", "ask"]
+Approval = bool | Callable[[dict[str, Any]], bool] | Unset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +34,14 @@ class Tool:
     in_doubt: InDoubt = "rerun"
     task_queue: str | None = None
     interruptible: bool = False
-    requires_approval: bool | Callable[[dict[str, Any]], bool] = False
+    requires_approval: Approval = UNSET
     remote: bool = False
 
     def needs_approval(self, arguments: dict[str, Any]) -> bool:
         """Whether a person has to agree to a call with these arguments."""
         if callable(self.requires_approval):
             return bool(self.requires_approval(arguments))
-        return self.requires_approval
+        return self.requires_approval is True
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ def tool(
     in_doubt: InDoubt = "rerun",
     task_queue: str | None = None,
     interruptible: bool = False,
-    requires_approval: bool | Callable[[dict[str, Any]], bool] = False,
+    requires_approval: Approval = UNSET,
     remote: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -83,7 +84,7 @@ def tool(
     in_doubt: InDoubt = "rerun",
     task_queue: str | None = None,
     interruptible: bool = False,
-    requires_approval: bool | Callable[[dict[str, Any]], bool] = False,
+    requires_approval: Approval = UNSET,
     remote: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a ``Tool``; with options, as ``@tool(timeout=60)``.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..errors import GraphDefinitionError
+from ..limits import Unset
 from .tool import Tool, tool
 
 
@@ -47,8 +48,13 @@ class ToolNode:
             raise GraphDefinitionError(
                 f"ToolNode: two tools are named {added.name!r}; give one another name with @tool(name=...)"
             )
-        if self._requires_approval is not False and added.requires_approval is False:
+        if isinstance(added.requires_approval, Unset):
             added = replace(added, requires_approval=self._requires_approval)
+        if self.execution == "batch" and added.task_queue is not None:
+            raise GraphDefinitionError(
+                f"ToolNode: {added.name!r} has a task_queue of its own, but execution='batch' runs all calls in one "
+                "activity; use execution='activity', or give the node the task_queue"
+            )
         self._tools[added.name] = added
 
     @property

@@ -13,6 +13,7 @@ import pytest
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, Retry, StateGraph, ToolNode, tool
 from tenxgraph_temporal.runtime.client import RunFailed
+from tenxgraph_temporal.runtime.limits import UNSET
 
 from ..support.app import App
 from ..support.graphs import agent, asks, call
@@ -121,7 +122,7 @@ async def test_a_tool_node_out_of_time(app: App, config: dict[str, Any]) -> None
 
     builder = StateGraph(name="g")
     builder.add_node("model", lambda state: asks(call("slow", "1"), call("quick", "2"), call("slow", "3")))
-    builder.add_node("tools", ToolNode([slow, quick]), **({} if config else {"timeout": 0.5}))
+    builder.add_node("tools", ToolNode([slow, quick]), timeout=UNSET if config else 0.5)
     builder.set_entry_point("model").add_edge("model", "tools").add_edge("tools", END)
     thread_id, failure, took = await failed(app, builder.compile(), config=config)
     assert took < 6

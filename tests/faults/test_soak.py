@@ -54,7 +54,7 @@ def deaf() -> str:
     return "late"
 
 
-KINDS = [hangs, polls, spins, swallows, deaf]
+KINDS: list[Any] = [hangs, polls, spins, swallows, deaf]
 NAMES = ["hangs", "polls", "spins", "swallows", "deaf"]
 
 
