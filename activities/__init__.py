@@ -19,16 +19,18 @@ from ..runtime.wire import (
     tool_activity,
 )
 from .answers import AnswerCommits
+from .begin import RunBegin
+from .close import RunClose
 from .host import Host
 from .nodes import NodeRunner
-from .runs import RunCommits
+from .tool_steps import ToolSteps
 from .tools import ToolRunner
 
 
 def build_activities(host: Host) -> list[Callable[..., Any]]:
     """The activities of a worker that hosts ``host.graphs``: one type per node's and tool's name."""
-    commits, answers = RunCommits(host), AnswerCommits(host)
-    nodes, tools = NodeRunner(host, commits), ToolRunner(host)
+    tool_steps, answers = ToolSteps(host), AnswerCommits(host)
+    nodes, tools = NodeRunner(host, tool_steps), ToolRunner(host)
 
     async def run_node(task: NodeTask) -> Position:
         return await nodes.run(task)
@@ -45,9 +47,9 @@ def build_activities(host: Host) -> list[Callable[..., Any]]:
     names |= {batch_activity(node.name): run_batch for node in hosted if node.tools is not None}
     names |= {tool_activity(tool): run_tool for node in hosted if node.tools for tool in node.tools.tools}
     return [
-        commits.begin,
-        commits.commit_tools,
-        commits.close,
+        RunBegin(host, tool_steps).begin,
+        tool_steps.commit_tools,
+        RunClose(host, tool_steps).close,
         answers.pause,
         answers.answer,
         answers.check,

@@ -30,15 +30,15 @@ from ..runtime.tools.result import describe_error
 from ..runtime.wire import NodeTask, Position, name_in
 from .attempt import CutShort, Deadline, DeadlineExceeded, Pulse, is_first_attempt, run_code
 from .host import Host, boundary
-from .runs import RunCommits
+from .tool_steps import ToolSteps
 
 
 class NodeRunner:
     """The activity behind every ``node:<name>``."""
 
-    def __init__(self, host: Host, commits: RunCommits) -> None:
+    def __init__(self, host: Host, tool_steps: ToolSteps) -> None:
         self._host = host
-        self._commits = commits
+        self._tool_steps = tool_steps
 
     @boundary
     async def run(self, task: NodeTask) -> Position:
@@ -51,7 +51,7 @@ class NodeRunner:
         name = name_in(activity.info().activity_type)
         if task.tools is not None:
             before = task.tools.model_copy(update={"run": task.run})
-            position = await self._commits.commit_step(before)
+            position = await self._tool_steps.commit_step(before)
             if position.version != task.version or position.next != "node" or position.node != name:
                 return position  # the run went on from here before, or the tools sent it elsewhere
             if position.interrupts:
