@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 
 from .support.app import App
 from .support.world import World
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Started in the background by a shell, which makes all children deaf to the Ctrl-C that some tests send them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
