@@ -23,7 +23,7 @@ from ..runtime.storage.thread_states import Snapshot
 from ..runtime.tools.approval import ask_about_doubt, ask_approval
 from ..runtime.tools.context import ToolContext
 from ..runtime.tools.identity import idempotency_key
-from ..runtime.tools.merge import changed_fields
+from ..runtime.tools.merge import changed_fields, requested_changes
 from ..runtime.tools.result import (
     CallResult,
     ToolResult,
@@ -82,7 +82,7 @@ class ToolCall(RecordedCall):
         await self._open_scope()
         if self._tool.remote:
             answer = self._scope.ask("remote", {"tool": self._tool.name, "arguments": arguments}, reason=REMOTE_REASON)
-            return await self._settle(await self._finished(answer, None, None))
+            return await self._settle(self._finished(answer, None, None))
         if self._tool.needs_approval(arguments):
             decision = ask_approval(self._scope, self._tool.name, arguments, self._task.tool_call_id)
             self._metadata["approval"] = decision.audit()
@@ -104,7 +104,7 @@ class ToolCall(RecordedCall):
                 ruling = ask_about_doubt(self._scope, self._tool.name, arguments, claims.doubt)
                 self._metadata["in_doubt"] = ruling.audit()
                 if ruling.outcome == "happened":
-                    return await self._settle(await self._finished(ruling.result, None, None))
+                    return await self._settle(self._finished(ruling.result, None, None))
                 if ruling.outcome == "failed":
                     return await self._settle(claims.doubtful_result(self._task), status="in_doubt")
                 await claims.take_over()
@@ -152,7 +152,7 @@ class ToolCall(RecordedCall):
                         interruptible=tool.interruptible,
                     )
                 await host.faults.reach("tool.returned", tool.name)
-                result = await self._finished(value, before, state)
+                result = self._finished(value, before, state)
                 if self._shared is not None:  # the record commits with the tool's own statements
                     return await self._settle(result)
             return await self._settle(result)
@@ -200,10 +200,10 @@ class ToolCall(RecordedCall):
             _transaction=self._open_transaction,
         )
 
-    async def _finished(self, value: Any, before: AgentState | None, state: AgentState | None) -> CallResult:
+    def _finished(self, value: Any, before: AgentState | None, state: AgentState | None) -> CallResult:
         """What the tool returned and what it changed. A value that cannot be stored is told to the model."""
         try:
-            changes = await self._changes(value, before, state)
+            changes = self._changes(value, before, state)
             message = result_message(value, tool_call_id=self._task.tool_call_id, metadata=self._metadata)
             goto = value.goto if isinstance(value, Command) else None
             result = CallResult(message=message, state=changes, goto=goto)
@@ -214,17 +214,13 @@ class ToolCall(RecordedCall):
             return self._failure(text, "RESULT")
         return result
 
-    async def _changes(self, value: Any, before: AgentState | None, state: AgentState | None) -> dict[str, Any]:
+    def _changes(self, value: Any, before: AgentState | None, state: AgentState | None) -> dict[str, Any]:
         set_fields = value.state if isinstance(value, ToolResult) else {}
-        updates = value.update if isinstance(value, Command) else None
-        if (set_fields or updates) and state is None:
-            state = (await self._snapshot()).decode(self._graph.state_class)
-            before = state.model_copy(deep=True)
-        if state is None or before is None:
-            return {}
+        updates = (value.update or {}) if isinstance(value, Command) else {}
+        if state is None or before is None:  # nothing was copied, so there is nothing to compare with
+            return requested_changes(self._graph.state_class, set_fields, updates)
         state.set_fields(set_fields)
-        if updates:
-            state.apply(updates)
+        state.apply(updates)
         return changed_fields(before, state)
 
     def _timed_out(self, exc: DeadlineExceeded) -> CallResult:

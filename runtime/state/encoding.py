@@ -110,8 +110,8 @@ def encode_state(state: AgentState) -> dict[str, bytes]:
     for name in type(state).model_fields:
         try:
             data = _storable(
-                partial(serializer.to_json, state, include={name}),
-                partial(serializer.to_python, state, include={name}),
+                partial(serializer.to_json, state, include={name}, warnings=False),
+                partial(serializer.to_python, state, include={name}, warnings=False),
             )
         except EncodingError as exc:
             raise EncodingError(
@@ -135,6 +135,21 @@ def decode_state(cls: type[S], fields: Fields) -> S:
             f"the stored state does not fit {cls.__name__}: {exc}; "
             "give changed fields a default or a validator that accepts the old form"
         ) from exc
+
+
+def check_fields(cls: type[AgentState], fields: Fields) -> None:
+    """Check that changed fields can be read again: code may assign anything in place.
+
+    Raises:
+        EncodingError: A field holds what its annotation does not allow; names the field.
+    """
+    for name in fields.keys() - {"context", "execution_meta"}:
+        try:
+            cls.__pydantic_validator__.validate_assignment(cls.model_construct(), name, from_json(fields[name]))
+        except ValueError as exc:
+            raise EncodingError(
+                f"field {name!r} of {cls.__name__} was given a value that it cannot hold: {exc}"
+            ) from exc
 
 
 def join_fields(fields: Fields) -> bytes:

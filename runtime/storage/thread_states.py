@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..errors import StaleStateError
 from ..faults import Faults
 from ..state import AgentState, Message
-from ..state.encoding import Fields, decode_state, encode_state
+from ..state.encoding import Fields, check_fields, decode_state, encode_state
 from ..telemetry import Metrics
 from ..tools.identity import reidentified
 from ..wire import Position, RunRef
@@ -153,7 +153,9 @@ class ThreadStates:
                 position=position.model_dump(mode="json"),
                 config=dict(config),
             )
-            fields = {**base.fields, **encode_state(state)}
+            encoded = encode_state(state)
+            check_fields(type(state), {name: data for name, data in encoded.items() if data != base.fields.get(name)})
+            fields = {**base.fields, **encoded}
             self._metrics.state_bytes.record(sum(map(len, fields.values())))
             await self._faults.reach("commit.started", node)
             try:

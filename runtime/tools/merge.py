@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ..errors import NodeError
 from ..state import AgentState
-from ..state.encoding import dump_json, encode_state, load_json
+from ..state.encoding import dump_json, encode_state, load_json, to_jsonable
 from ..state.reducers import Reducer
 from .result import CallResult
 
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 _NOT_THE_TOOLS = ("context", "context_summary", "execution_meta")
 INTERNAL = "execution_meta.internal_data."
 """Prefix of a changed key of ``internal_data`` among a call's state changes."""
+UPDATE = "update."
+"""Prefix of a field whose value is to go through the field's reducer, among a call's state changes."""
 
 
 def changed_fields(before: AgentState, after: AgentState) -> dict[str, Any]:
@@ -27,6 +29,7 @@ def changed_fields(before: AgentState, after: AgentState) -> dict[str, Any]:
 
     Raises:
         EncodingError: A changed field cannot be stored.
+        pydantic.ValidationError: A changed field holds what it cannot hold.
     """
     old, new = encode_state(before), encode_state(after)
     changes = {name: load_json(new[name]) for name in new if name not in _NOT_THE_TOOLS and new[name] != old[name]}
@@ -34,7 +37,26 @@ def changed_fields(before: AgentState, after: AgentState) -> dict[str, Any]:
     for key, value in now.items():
         if key not in was or was[key] != value:
             changes[INTERNAL + key] = load_json(dump_json(value))
+    # Whatever the tool assigned in place must be what the field can hold, or no later step could read the state.
+    before.set_fields({name: value for name, value in changes.items() if not name.startswith(INTERNAL)})
     return changes
+
+
+def requested_changes(cls: type[AgentState], values: dict[str, Any], updates: dict[str, Any]) -> dict[str, Any]:
+    """The changes that a tool asks for without having looked at the state.
+
+    Args:
+        cls: The state's class.
+        values: Fields to set.
+        updates: Fields to join through their reducers.
+
+    Raises:
+        KeyError, pydantic.ValidationError, EncodingError: As for a state that is at hand.
+    """
+    cls().set_fields(values)
+    cls().apply(updates)
+    changes = {name: to_jsonable(value) for name, value in values.items()}
+    return changes | {UPDATE + name: to_jsonable(value) for name, value in updates.items()}
 
 
 def merge_results(state: AgentState, baseline: AgentState, results: Sequence[CallResult], *, node: str) -> str | None:
@@ -56,6 +78,11 @@ def merge_results(state: AgentState, baseline: AgentState, results: Sequence[Cal
             if name.startswith(INTERNAL):
                 key = name.removeprefix(INTERNAL)
                 internal[key] = _joined_internal(base_internal.get(key), internal.get(key), value)
+            elif name.startswith(UPDATE):
+                field = name.removeprefix(UPDATE)
+                if field in type(state).model_fields and field not in _NOT_THE_TOOLS:
+                    state.apply({field: value})
+                    changed.add(field)
             elif name in type(state).model_fields and name not in _NOT_THE_TOOLS:
                 _merge_field(state, baseline, name, value, reducers.get(name), name in changed, node)
                 changed.add(name)

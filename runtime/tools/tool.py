@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -9,6 +10,8 @@ from typing import Any, Literal, overload
 from ..errors import GraphDefinitionError
 from ..limits import UNSET, Retry, Timeout, Unset
 from .schema import ToolSchema, tool_schema
+
+logger = logging.getLogger(__name__)
 
 InDoubt = Literal["rerun", "fail", "ask"]
 Approval = bool | Callable[[dict[str, Any]], bool] | Unset
@@ -38,9 +41,13 @@ class Tool:
     remote: bool = False
 
     def needs_approval(self, arguments: dict[str, Any]) -> bool:
-        """Whether a person has to agree to a call with these arguments."""
+        """Whether a person has to agree to a call with these arguments; a predicate that raises says yes."""
         if callable(self.requires_approval):
-            return bool(self.requires_approval(arguments))
+            try:
+                return bool(self.requires_approval(arguments))
+            except Exception:
+                logger.exception("requires_approval of tool %s raised; a person is asked", self.name)
+                return True
         return self.requires_approval is True
 
     @property

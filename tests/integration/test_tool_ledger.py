@@ -9,23 +9,25 @@ import decimal
 import enum
 import logging
 import math
+import operator
 import socket
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pydantic import BaseModel
 
-from tenxgraph_temporal import AgentState, Message, Retry, ToolContext, ToolResult, tool
+from tenxgraph_temporal import AgentState, Command, Message, Retry, StateGraph, ToolContext, ToolResult, tool
+from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.errors import StoreError, StoreUnavailable
 from tenxgraph_temporal.runtime.state.blocks import ImageBlock, MediaRef, TextBlock
 from tenxgraph_temporal.runtime.storage.contract import LedgerEntry
 from tenxgraph_temporal.runtime.telemetry import Metrics
 
-from ..support.app import App
+from ..support.app import App, eventually
 from ..support.graphs import agent, asks, call
 
 
@@ -357,3 +359,69 @@ async def test_the_idempotency_key_is_the_calls_own(app: App) -> None:
     await app.run(agent([act], turn))
     assert len(set(keys)) == 9
     assert all(len(key) == 45 and key.replace("_", "").isalnum() for key in keys)
+
+
+class Typed(AgentState):
+    count: int = 0
+    notes: Annotated[list[str], operator.add] = []
+
+
+async def test_changes_without_a_copy_of_the_state(app: App) -> None:
+    """A tool that does not ask for the state may still change it."""
+
+    def set_it() -> ToolResult:
+        return ToolResult(message="set", state={"count": 3})
+
+    def add_it(note: str) -> Command:
+        return Command(update={"notes": [note]}, message="added")
+
+    calls = [call("set_it", "1"), call("add_it", "2", note="a"), call("add_it", "3", note="b")]
+    _, state = await app.run(agent([set_it, add_it], calls, calls, state=Typed))
+    assert isinstance(state, Typed)
+    assert (state.count, state.notes) == (3, ["a", "b", "a", "b"])
+
+
+async def test_a_field_that_cannot_hold_its_value_is_the_tools_error_and_nothing_else(app: App) -> None:
+    def spoil(state: Typed) -> str:
+        state.count = "many"  # type: ignore[assignment]
+        return "spoilt"
+
+    _, state = await app.run(agent([spoil], [call("spoil", "1")], state=Typed))
+    assert isinstance(state, Typed)
+    assert "cannot be stored" in results(state)[0]
+    assert state.count == 0
+    assert state.execution_meta.status == "completed"
+
+
+async def test_a_node_cannot_spoil_the_thread(app: App) -> None:
+    def spoil(state: Typed) -> None:
+        state.count = "many"  # type: ignore[assignment]
+
+    builder = StateGraph(Typed, name="g")
+    builder.add_node("spoil", spoil).set_entry_point("spoil")
+    thread_id = app.thread()
+    async with app.worker(builder.compile()):
+        with pytest.raises(RunFailed, match="field 'count' of Typed was given a value that it cannot hold"):
+            await (await app.start("g", thread_id)).result()
+    assert (await app.state(thread_id, Typed)).execution_meta.status == "error"
+
+
+async def test_an_approval_predicate_that_raises_asks(app: App) -> None:
+    def predicate(arguments: dict[str, Any]) -> bool:
+        return bool(arguments["nope"])
+
+    @tool(requires_approval=predicate)
+    def act() -> str:
+        return "done"
+
+    thread_id = app.thread()
+    async with app.worker(agent([act], [call("act", "1")])):
+        run = await app.start("agent", thread_id)
+
+        async def asked() -> bool:
+            return bool(await run.interrupts())
+
+        await eventually(asked)
+        await run.answer({"approved": True})
+        await run.result()
+    assert results(await app.state(thread_id)) == ["done"]
