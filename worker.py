@@ -30,6 +30,7 @@ from .runtime.connect import connect
 from .runtime.errors import GraphDefinitionError, SchemaError, TenxGraphError
 from .runtime.faults import Faults
 from .runtime.graph import CompiledGraph, StateGraph
+from .runtime.health import Check, Health, serve_health
 from .runtime.settings import Settings
 from .runtime.storage import Store, open_store
 
@@ -91,7 +92,7 @@ class _Leavable(ThreadPoolExecutor):
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, also if a thread of user code hangs."""
+    """End the process at once: no thread of user code holds it up, and the Temporal SDK's own cannot abort it."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -119,6 +120,10 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
         client = await connect()
         worker = build_worker(client, graphs, store, settings)
         await stack.enter_async_context(worker)
+        if settings.health_port:
+            checks: dict[str, Check] = {"temporal": client.service_client.check_health, "database": store.check}
+            health = Health(lambda: worker.is_running, checks)
+            await stack.enter_async_context(serve_health(settings.health_port, health))
         names = ", ".join(graph.name for graph in graphs)
         logger.info("serving %s on task queue %s", names, settings.task_queue)
         print(f"worker ready: {names} on task queue {settings.task_queue}", flush=True)  # noqa: T201

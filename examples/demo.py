@@ -25,6 +25,7 @@ from tenxgraph_temporal import GraphClient, Settings, Store, WirePlugin, open_st
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.contract import CallRecord
 
+from ..worker import leave
 from .process import outside_world, worker_process
 
 GRAPH = "tenxgraph_temporal.examples.support_agent:graph"
@@ -202,4 +203,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    leave(main())

@@ -28,6 +28,7 @@ from tenxgraph_temporal import (
     thread_state,
 )
 from tenxgraph_temporal.runtime.devstack import dev_stack
+from tenxgraph_temporal.worker import leave
 
 
 async def refund(order_id: str, amount: float) -> str:
@@ -74,3 +75,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     asyncio.run(main())
+    leave(0)

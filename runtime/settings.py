@@ -47,6 +47,8 @@ class Settings(BaseModel):
     """How long running nodes and tools may go on after SIGTERM."""
     cancel_grace: timedelta = timedelta(seconds=5)
     """How long cancelled code may take to clean up before its attempt ends without it."""
+    health_port: int = Field(default=0, ge=0, le=65535)
+    """Serve ``/healthz`` and ``/readyz`` on this port; 0 serves none."""
     ledger: bool = True
     """False switches the tool ledger off: only to show what happens without it."""
     faults: str = ""
