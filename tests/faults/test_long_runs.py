@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -165,3 +166,24 @@ async def under_load(app: App, stack: DevStack, world: World, graph: CompiledGra
     late = [key for key, at in done if at > recorded[key] + 0.05]
     assert not late, late
     print("effects", len(done), "of", len(recorded))
+
+
+async def test_two_thousand_steps_in_flat_memory(app: App) -> None:
+    """Rolled over when Temporal itself suggests it; neither worker nor server grows with the run."""
+    thread_id = app.thread()
+    worker = psutil.Process()
+    async with app.worker(counter(1999), max_cached_workflows=100):
+        run = await app.start("counter", thread_id, config={"recursion_limit": 5000})
+
+        async def at_step(number: int) -> bool:
+            return bool((await run.workflow.query("status"))["step"] >= number)
+
+        await eventually(lambda: at_step(300), timeout=120)
+        early = worker.memory_info().rss
+        await asyncio.wait_for(run.result(), 150)
+        grown = worker.memory_info().rss - early
+    state = await app.state(thread_id, Counted)
+    assert (state.count, state.execution_meta.status) == (1999, "completed")
+    runs = [found async for found in app.client.list_workflows(f'WorkflowId = "thread-{thread_id}"')]
+    assert len(runs) >= 2, runs
+    assert grown < 40_000_000, f"{grown} bytes between step 300 and the end"
