@@ -61,6 +61,9 @@ class AnswerCommits:
         state = self._decode(task.run, base)
         asked = {request.id: request for request in open_requests(state)}
         request = asked.pop(task.interrupt.interrupt_id, None)
+        attributes = {"node": state.execution_meta.current_node}
+        metrics = self._host.metrics
+        (metrics.interrupts_expired if task.expired else metrics.interrupts_answered).add(1, attributes)
         if request is not None:
             value = expiry_value(request) if task.expired else task.answer.value
             if task.answer.by and isinstance(value, dict):

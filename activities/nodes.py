@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 
@@ -100,6 +101,7 @@ class NodeRunner:
         config = RunConfig.of(base.config)
         position = position_at(graph, state, config=config, version=task.version + 1)
         show_requests(state, [request])
+        self._host.metrics.interrupts_opened.add(1, {"node": request.node})
         return await self._host.states.commit(
             task.run,
             base,
@@ -153,6 +155,9 @@ class NodeRunner:
                 "a timeout of its own"
             ) from None
         except CutShort:
+            raise
+        except asyncio.CancelledError:
+            self._host.metrics.node_stopped.add(1, {"node": node.name})
             raise
         except Exception as exc:
             delay = node.retry.delay(info.attempt, exc) if node.retry else None

@@ -121,6 +121,7 @@ class ToolCall(RecordedCall):
     async def _paused(self, request: InterruptRequest) -> ToolOutcome:
         """Keep what is asked; the workflow shows it, and calls again when it is answered."""
         await self._host.store.put_interrupt(self._task.run.thread_id, request.id, request.model_dump(mode="json"))
+        self._host.metrics.interrupts_opened.add(1, {"node": self._task.node})
         return ToolOutcome(status="interrupted", interrupt=request.ref)
 
     async def _execute(self, bound: dict[str, Any], claims: Claims) -> ToolOutcome:
