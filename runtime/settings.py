@@ -32,7 +32,7 @@ class Settings(BaseModel):
     database_statement_cache: int = Field(default=100, ge=0)
     """Prepared statements per connection; 0 behind pgbouncer in transaction mode."""
     redis_url: SecretStr = SecretStr("")
-    """Optional cache; without it everything works."""
+    """A Redis or Valkey that ``doctor`` checks. Runs do not need one, and do not use it yet."""
     task_queue: str = "tenxgraph"
     """The queue that the worker serves."""
     state_history_limit: int = Field(default=20, ge=0)
