@@ -35,6 +35,8 @@ class App:
         self.queue = f"q-{uuid.uuid4().hex[:12]}"
         self.graphs = GraphClient(client, task_queue=self.queue)
         self._logs = logs
+        self.max_cached_workflows = 0
+        """0 replays each workflow task from the beginning, so that nondeterminism shows at once."""
         self._handles: list[RunHandle] = []
 
     def thread(self) -> str:
@@ -42,10 +44,10 @@ class App:
 
     @asynccontextmanager
     async def worker(self, *graphs: CompiledGraph, store: Store | None = None, **options: Any) -> AsyncIterator[Worker]:
-        """A worker in this process that replays each workflow task from the beginning."""
+        """A worker in this process."""
         host = {name: options.pop(name) for name in ("cancel_grace", "use_ledger", "metrics") if name in options}
         plugin = TenxGraphPlugin(graphs, store or self.store, **host)
-        settings = {"max_cached_workflows": 0, "task_queue": self.queue, **options}
+        settings = {"max_cached_workflows": self.max_cached_workflows, "task_queue": self.queue, **options}
         async with Worker(self.client, plugins=[plugin], **settings) as worker:
             yield worker
 
