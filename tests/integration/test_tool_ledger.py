@@ -20,11 +20,21 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pydantic import BaseModel
 
-from tenxgraph_temporal import AgentState, Command, Message, Retry, StateGraph, ToolContext, ToolResult, tool
+from tenxgraph_temporal import (
+    AgentState,
+    Command,
+    CompiledGraph,
+    Message,
+    Retry,
+    StateGraph,
+    ToolContext,
+    ToolResult,
+    tool,
+)
 from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.errors import StoreError, StoreUnavailable
 from tenxgraph_temporal.runtime.state.blocks import ImageBlock, MediaRef, TextBlock
-from tenxgraph_temporal.runtime.storage.contract import LedgerEntry
+from tenxgraph_temporal.runtime.storage.contract import Claimed, Intent, LedgerEntry
 from tenxgraph_temporal.runtime.telemetry import Metrics
 
 from ..support.app import App, eventually
@@ -81,10 +91,15 @@ def recorded_before(app: App, envelope: Any, ran: list[str]) -> Any:
         return asked
 
     graph = agent([once])
-    object.__setattr__(graph.nodes["model"], "function", model)
-    object.__setattr__(graph.nodes["model"], "is_async", True)
-    object.__setattr__(graph.nodes["model"], "arguments", {"state": "state", "config": "config"})
+    with_model(graph, model)
     return graph
+
+
+def with_model(graph: CompiledGraph, model: Callable[..., Any]) -> None:
+    """Give the graph another model, an async function of state and config."""
+    graph.nodes["model"] = dataclasses.replace(
+        graph.nodes["model"], function=model, is_async=True, arguments={"state": "state", "config": "config"}
+    )
 
 
 async def test_a_hit_is_replayed_and_says_so(app: App, caplog: pytest.LogCaptureFixture) -> None:
@@ -425,3 +440,39 @@ async def test_an_approval_predicate_that_raises_asks(app: App) -> None:
         await run.answer({"approved": True})
         await run.result()
     assert results(await app.state(thread_id)) == ["done"]
+
+
+async def test_a_live_claim_is_waited_for_instead_of_running_a_second_copy(app: App) -> None:
+    """Another attempt runs the call: this one waits, and takes its result."""
+    ran: list[str] = []
+
+    @tool(in_doubt="fail")
+    def once() -> str:
+        ran.append("ran")
+        return "a second copy"
+
+    asked = asks(call("once", "1"))
+    key = f"{asked.message_id}:1"
+    others: list[asyncio.Task[Any]] = []
+
+    async def model(state: AgentState, config: dict[str, Any]) -> Any:
+        if state.context[-1].role == "tool":
+            return "done"
+        thread_id = config["thread_id"]
+        intent = Intent(ledger_key=key, owner="another attempt", lease=datetime.timedelta(seconds=30))
+        assert await app.store.claim(thread_id, intent) == Claimed()
+
+        async def finish() -> None:
+            await asyncio.sleep(1.0)
+            envelope = {"__kind__": "raw", "value": "the first copy's result"}
+            await app.store.record(thread_id, LedgerEntry(ledger_key=key, envelope=envelope))
+
+        others.append(asyncio.create_task(finish()))
+        return asked
+
+    graph = agent([once])
+    with_model(graph, model)
+    _, state = await app.run(graph)
+    await asyncio.gather(*others)
+    assert ran == []
+    assert results(state) == ["the first copy's result"]
