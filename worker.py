@@ -36,6 +36,10 @@ from .runtime.storage import Store, open_store
 
 logger = logging.getLogger(__name__)
 
+_ACTIVITY_POLLS = 2
+"""Open polls for activities. Each poll of a frozen process may swallow one attempt at a step before the server gives up
+on it, so there must be fewer of them than a step has attempts."""
+
 
 def load_graph(spec: str) -> CompiledGraph:
     """The graph that ``module:attribute`` names; the working directory is on the path.
@@ -79,6 +83,7 @@ def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, 
         task_queue=settings.task_queue,
         plugins=[plugin],
         max_concurrent_activities=settings.max_concurrent_activities,
+        max_concurrent_activity_task_polls=_ACTIVITY_POLLS,
         graceful_shutdown_timeout=settings.graceful_shutdown_timeout,
     )
 
