@@ -74,6 +74,7 @@ async def tell(stack: DevStack, client: Client, store: Store, *, ledger: bool) -
             question = "Please charge my saved card for order 4821 and email me the receipt."
             run = await graphs.start("support", thread_id, question)
             await first.until("fault point tool.recorded/charge_card")
+            await _siblings_done(world, store, thread_id, ledger=ledger)
             killed = first.pid
             await first.kill()
             say(name, f"the card was charged, then worker {killed} was killed (SIGKILL) before the step ended")
@@ -91,6 +92,16 @@ async def tell(stack: DevStack, client: Client, store: Store, *, ledger: bool) -
         killed=str(killed),
         finished=str(finished),
     )
+
+
+async def _siblings_done(world: str, store: Store, thread_id: str, *, ledger: bool) -> None:
+    """Wait until the other tools are through, so that the kill falls on the charge alone."""
+    async with asyncio.timeout(60):
+        while len(await asyncio.to_thread(_world_log, world)) < len(TOOLS) or (
+            ledger and len(await store.calls(thread_id)) < len(TOOLS)
+        ):
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)  # their results are on the way to Temporal
 
 
 def _world_log(world: str) -> Any:

@@ -182,8 +182,16 @@ class CommitConformance:
             with pytest.raises(StoreError):
                 await store.commit(refused)
             assert await store.load_head(refused.thread_id, None) is None, refused
-        await commit(store, 0, thread_id="t" * 255, user_id="u" * 255, messages=[message("m" * 255)])
-        await commit(store, 0, thread_id="t" * 254 + "u", user_id="u", messages=[message("m1")])
+        await commit(store, 0, messages=[message("m1")], results=[entry("k")])
+
+    async def test_ids_may_have_255_characters(self, store: Store) -> None:
+        thread_id, user_id, message_id = "t" * 255, "\U0001f600" * 255, "m" * 255
+        await commit(store, 0, thread_id=thread_id, user_id=user_id, messages=[message(message_id)])
+        await commit(store, 0, thread_id="t" * 254 + "u", user_id=user_id, messages=[message("m" * 254 + "n")])
+        assert await message_ids(store, thread_id) == [message_id]
+        (other, info) = await store.list_threads(user_id=user_id)
+        assert (info.thread_id, other.thread_id) == (thread_id, "t" * 254 + "u")
+        assert info.name.startswith("Thread ttt"), "the name is made of the id, as far as it fits"
 
     async def test_a_refused_message_leaves_no_thread_behind(self, store: Store) -> None:
         await commit(store, 0, thread_id="thread-2", messages=[message("m1")])
