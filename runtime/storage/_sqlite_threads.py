@@ -12,7 +12,7 @@ from ..state.encoding import Fields, clean_text, dump_json, join_fields, load_js
 from ._sqlite_database import SqliteDatabase
 from ._sqlite_ledger import insert_result
 from ._sqlite_schema import to_text
-from ._values import already_there, check_commit, meta_of, origin_of
+from ._values import already_there, check_commit, meta_of, name_of, origin_of
 from .contract import Commit, Committed, Head, MessageIdTaken
 
 _LOAD_HEAD = """
@@ -127,8 +127,7 @@ def head_of(thread_id: str, row: sqlite3.Row, fields: Fields | None) -> Head:
 
 
 def _thread_row(commit: Commit, now: str) -> tuple[Any, ...]:
-    name = commit.thread_name or f"Thread {commit.thread_id}"
-    return commit.thread_id, name, commit.user_id, now, dump_json(commit.thread_meta or {}).decode()
+    return commit.thread_id, name_of(commit), commit.user_id, now, dump_json(commit.thread_meta or {}).decode()
 
 
 def _message_rows(commit: Commit) -> list[tuple[Any, ...]]:

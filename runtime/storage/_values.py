@@ -48,6 +48,11 @@ def meta_of(commit: Commit) -> dict[str, Any]:
     return meta
 
 
+def name_of(commit: Commit) -> str:
+    """The name of a thread that ``commit`` makes, as far as it fits its column."""
+    return (commit.thread_name or f"Thread {commit.thread_id}")[:_MAX_ID]
+
+
 def already_there(commit: Commit, head: Head | None) -> Committed:
     """The answer to a commit that does not fit ``head``: it *is* the head, or it lost.
 
@@ -81,7 +86,7 @@ def check_commit(commit: Commit) -> None:
     Raises:
         StoreError: Names the value.
     """
-    check_ids(thread_id=commit.thread_id, user_id=commit.user_id, thread_name=commit.thread_name or "")
+    check_ids(thread_id=commit.thread_id, user_id=commit.user_id, thread_name=name_of(commit))
     seen: set[str] = set()
     for message in commit.messages:
         check_ids(message_id=message.message_id)

@@ -24,23 +24,29 @@ class Coalesced(Generic[K, V]):
         self._many = many
         self._waiting: list[tuple[K, asyncio.Future[V]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._serving = 0
+        """Servers that will look at ``_waiting`` once more; not ``len(_tasks)``, which a finished one leaves later."""
 
     async def __call__(self, item: K) -> V:
         """The result for ``item``."""
         future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if len(self._tasks) < _UNDER_WAY:
+        if self._serving < _UNDER_WAY:
+            self._serving += 1
             task = asyncio.create_task(self._serve())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await future
 
     async def _serve(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:_LARGEST], self._waiting[_LARGEST:]
-            batch = [(item, future) for item, future in batch if not future.done()]  # nobody waits: not even sent
-            if batch:
-                await self._run(batch)
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_LARGEST], self._waiting[_LARGEST:]
+                batch = [(item, future) for item, future in batch if not future.done()]  # nobody waits: not even sent
+                if batch:
+                    await self._run(batch)
+        finally:
+            self._serving -= 1  # in the same step as the look at an empty list
 
     async def _run(self, batch: list[tuple[K, asyncio.Future[V]]]) -> None:
         try:

@@ -9,7 +9,7 @@ from ..errors import ForbiddenError
 from ..state.encoding import dump_json, join_fields, load_json
 from ._memory_data import MemoryData, ResultRow, StateRow, ThreadRow, dump_message, head_of
 from ._memory_ledger import MemoryLedger
-from ._values import already_there, check_commit, meta_of, origin_of
+from ._values import already_there, check_commit, meta_of, name_of, origin_of
 from .contract import Commit, Committed, Head, MessageIdTaken, MessageRow, ThreadInfo, VersionInfo
 
 
@@ -68,8 +68,8 @@ class MemoryStore(MemoryLedger):
 
         now = data.clock.now()
         if thread is None:
-            name = commit.thread_name or f"Thread {commit.thread_id}"
-            thread = data.threads[commit.thread_id] = ThreadRow(commit.user_id, name, thread_meta, now, now)
+            thread = ThreadRow(commit.user_id, name_of(commit), thread_meta, created_at=now, updated_at=now)
+            data.threads[commit.thread_id] = thread
         row = StateRow(next(data.state_ids), current + 1, dict(commit.fields), meta, now)
         thread.updated_at = now
         thread.states.append(row)

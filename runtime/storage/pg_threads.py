@@ -14,6 +14,9 @@ from .pg_database import PgDatabase, any_json
 META_KEY = "tenxgraph_temporal"
 """Our key inside ``states.meta``; the rest of that object is the user's."""
 
+_FIRST_COMMITS = 3
+"""How often a first commit is tried against deletions of the thread."""
+
 _LOAD_HEAD = """
 SELECT t.user_id, s.state_id, s.version, s.meta, CASE WHEN s.state_id = $2 THEN NULL ELSE s.state_data END AS data
 FROM {s}.threads t
@@ -25,7 +28,8 @@ WHERE t.thread_id = $1
 
 # One round trip. `present` serialises the writers of a thread; a writer that waited for the lock may still see
 # the head of before its wait (one statement, one snapshot), and then the unique index on (thread_id, version)
-# refuses its row. NULL content is how a message id of another thread aborts the whole statement.
+# refuses its row. Dividing by no row aborts the statement where it would leave a thread without a state. NULL content
+# is how a message id of another thread aborts it.
 _COMMIT = """
 WITH created AS (
     INSERT INTO {s}.threads (thread_id, thread_name, user_id, meta)
@@ -68,7 +72,8 @@ WITH created AS (
         attempt int, worker text)
     ON CONFLICT DO NOTHING
 )
-SELECT locked.user_id, head.state_id, head.version, head.meta, written.state_id AS new_state_id
+SELECT locked.user_id, head.state_id, head.version, head.meta, written.state_id AS new_state_id,
+    CASE WHEN EXISTS (SELECT FROM created) THEN 1 / (SELECT count(*) FROM written) END AS no_thread_without_a_state
 FROM (SELECT 1) AS one
 LEFT JOIN locked ON true LEFT JOIN head ON true LEFT JOIN written ON true
 """
@@ -112,14 +117,19 @@ class PgThreads:
         async def write(connection: asyncpg.Connection) -> asyncpg.Record | None:
             try:
                 return await connection.fetchrow(statement, *arguments)
-            except asyncpg.UniqueViolationError:
-                return None  # another writer made this version while we waited for the lock
+            except (asyncpg.UniqueViolationError, asyncpg.DivisionByZeroError):
+                return None  # another writer made this version, or deleted the thread, while we waited for the lock
             except asyncpg.NotNullViolationError as exc:
                 if exc.column_name == "content":
                     raise MessageIdTaken(await self._taken(connection, commit)) from exc
                 raise
 
-        row = await self._db.run(write)
+        for _ in range(_FIRST_COMMITS):
+            row = await self._db.run(write)
+            if row is not None or commit.expected_version or commit.expected_state_id:
+                break
+            if await self.load_head(commit.thread_id, commit.user_id) is not None:
+                break  # otherwise the thread was deleted under the commit, which is its first one again
         if row is not None and row["new_state_id"] is not None:
             return Committed(state_id=row["new_state_id"], version=commit.expected_version + 1)
         if row is None or row["user_id"] is None:  # what the statement saw is out of date

@@ -56,6 +56,10 @@ class AdminConformance:
         assert (plain.name, plain.status, plain.meta) == ("Thread thread-2", "", {})
         assert abs(mine.created_at - datetime.now(UTC)) < timedelta(minutes=5)
 
+    async def test_a_name_that_is_too_long_is_cut(self, store: Store) -> None:
+        await commit(store, 0, thread_name="n" * 300)
+        assert [t.name for t in await store.list_threads()] == ["n" * 255]
+
     async def test_a_version_tells_who_wrote_it_and_how_large_it_is(self, store: Store) -> None:
         first = await commit(store, 0, {"text": "x" * 1000}, by=origin("c1", run_id="r1"))
         await commit(store, 1, {"text": ""})

@@ -193,6 +193,13 @@ class CommitConformance:
         assert (info.thread_id, other.thread_id) == (thread_id, "t" * 254 + "u")
         assert info.name.startswith("Thread ttt"), "the name is made of the id, as far as it fits"
 
+    async def test_a_refused_first_commit_leaves_no_thread_behind(self, store: Store) -> None:
+        with pytest.raises(HeadMoved) as moved:
+            await commit(store, 0, expected_state_id=99)
+        assert (moved.value.head.version, moved.value.head.state_id) == (0, 0)
+        assert await store.load_head(THREAD, None) is None
+        assert await store.list_threads() == []
+
     async def test_a_refused_message_leaves_no_thread_behind(self, store: Store) -> None:
         await commit(store, 0, thread_id="thread-2", messages=[message("m1")])
         with pytest.raises(MessageIdTaken):

@@ -45,14 +45,16 @@ class MessagesConformance:
             after = rows[-1].message_id
         assert pages == [["m0", "m1", "m2"], ["m3", "m4", "m5"], ["m6"]]
 
-    async def test_writing_a_message_again_updates_what_it_says(self, store: Store) -> None:
-        calls = [{"id": "c1"}]
-        await commit(store, 0, messages=[message("m1", "one", tool_calls=calls), message("m2")])
-        await commit(store, 1, messages=[message("m1", "two", tool_calls=calls, reasoning="why", usages={"n": 1})])
-        first, second = await store.list_messages(THREAD, USER)
-        assert (first.message_id, second.message_id) == ("m1", "m2")
-        assert first.content[0]["text"] == "two"
-        assert (first.reasoning, first.usages, first.tool_calls) == ("why", {"n": 1}, calls)
+    async def test_writing_a_message_again_updates_what_it_says_and_no_more(self, store: Store) -> None:
+        """As in 10xGraph. Its calls stay: their identity was settled when they were written first."""
+        first = message("m1", "one", role="assistant", tool_calls=[{"id": "c1"}], total_tokens=1, meta={"k": 1})
+        await commit(store, 0, messages=[first, message("m2")])
+        again = {"tool_calls": [{"id": "c2"}], "total_tokens": 2, "meta": {"k": 2}, "role": "user"}
+        await commit(store, 1, messages=[message("m1", "two", reasoning="why", usages={"n": 1}, **again)])
+        row, other = await store.list_messages(THREAD, USER)
+        assert (row.message_id, other.message_id) == ("m1", "m2"), "its place stays, too"
+        assert (row.content[0]["text"], row.reasoning, row.usages) == ("two", "why", {"n": 1})
+        assert (row.role, row.tool_calls, row.total_tokens, row.meta) == ("assistant", [{"id": "c1"}], 1, {"k": 1})
 
     async def test_a_message_id_of_another_thread_refuses_the_whole_commit(self, store: Store) -> None:
         await commit(store, 0, thread_id="thread-2", messages=[message("m1", "theirs"), message("m2", "theirs")])

@@ -39,6 +39,7 @@ from ._commits import CommitConformance
 from ._concurrency import ConcurrencyConformance
 from ._isolation import IsolationConformance
 from ._ledger import LedgerConformance
+from ._ledger_concurrency import LedgerConcurrencyConformance
 from ._messages import MessagesConformance
 from ._transactions import NoTransactionConformance, TransactionConformance
 from ._values import ValuesConformance
@@ -51,6 +52,7 @@ class _Conformance(
     LedgerConformance,
     ClaimsConformance,
     ConcurrencyConformance,
+    LedgerConcurrencyConformance,
     AdminConformance,
     ValuesConformance,
 ):
