@@ -1,4 +1,4 @@
-"""What the stores without Postgres share: checks of values, the marks of a commit, and time."""
+"""What the stores share: checks of values, the marks of a commit, and time."""
 
 from __future__ import annotations
 

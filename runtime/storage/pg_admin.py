@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from ..state.encoding import load_json, split_fields
+from ._values import origin_of
 from .contract import Head, MessageRow, ThreadInfo, VersionInfo
 from .pg_database import any_json
-from .pg_threads import PgThreads, head_of, origin_of
+from .pg_threads import PgThreads, head_of
 
 _LIST_THREADS = """
 SELECT t.*, s.version, s.state_data -> 'execution_meta' ->> 'status' AS status
@@ -73,7 +74,7 @@ class PgAdmin(PgThreads):
                 version=row["version"],
                 state_id=row["state_id"],
                 created_at=row["created_at"],
-                origin=origin_of(row["meta"]),
+                origin=origin_of(any_json(row["meta"])),
                 size_bytes=row["size"],
             )
             for row in rows

@@ -9,8 +9,8 @@ from typing import Any
 
 import asyncpg
 
-from ..errors import StoreError
 from ..state.encoding import dump_json
+from ._values import no_thread
 from .coalesce import Coalesced
 from .contract import (
     CallRecord,
@@ -129,7 +129,7 @@ class PgLedger:
             try:
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *columns)
             except asyncpg.ForeignKeyViolationError as exc:
-                raise _thread_is_gone(", ".join(map(repr, sorted(set(columns[0]))))) from exc
+                raise no_thread(", ".join(sorted(set(columns[0])))) from exc
             return rows
 
         rows = await self._db.run(write)
@@ -278,11 +278,7 @@ async def _record(db: PgDatabase, connection: asyncpg.Connection, thread_id: str
             entry.worker,
         )
     except asyncpg.ForeignKeyViolationError as exc:
-        raise _thread_is_gone(repr(thread_id)) from exc
+        raise no_thread(thread_id) from exc
     if written:
         return None
     return any_json(await connection.fetchval(db.sql(_RECORDED), thread_id, entry.ledger_key))
-
-
-def _thread_is_gone(threads: str) -> StoreError:
-    return StoreError(f"thread {threads} does not exist (any more); its ledger went with it")

@@ -8,11 +8,9 @@ import asyncpg
 
 from ..errors import ForbiddenError, StoreError
 from ..state.encoding import Fields, dump_json, join_fields, split_fields
-from .contract import Commit, Committed, Head, HeadMoved, MessageIdTaken, Origin
+from ._values import already_there, meta_of, name_of, origin_of
+from .contract import Commit, Committed, Head, MessageIdTaken
 from .pg_database import PgDatabase, any_json
-
-META_KEY = "tenxgraph_temporal"
-"""Our key inside ``states.meta``; the rest of that object is the user's."""
 
 _FIRST_COMMITS = 3
 """How often a first commit is tried against deletions of the thread."""
@@ -107,7 +105,7 @@ class PgThreads:
             self._state_history_limit,
             _message_rows(commit),
             _ledger_rows(commit),
-            (commit.thread_name or f"Thread {commit.thread_id}")[:255],
+            name_of(commit),
             commit.user_id,
             dump_json(commit.thread_meta or {}).decode(),
             commit.expected_state_id,
@@ -137,23 +135,7 @@ class PgThreads:
         else:
             self._check_owner(commit.thread_id, row["user_id"], commit.user_id)
             head = head_of(commit.thread_id, row, None)
-        return self._already_there(commit, head)
-
-    @staticmethod
-    def _already_there(commit: Commit, head: Head | None) -> Committed:
-        if head is None:
-            head = Head(
-                thread_id=commit.thread_id,
-                user_id=commit.user_id,
-                version=0,
-                state_id=0,
-                fields=None,
-                origin=None,
-            )
-        mine, theirs = commit.origin, head.origin
-        if mine and theirs and (mine.run_id, mine.commit_id) == (theirs.run_id, theirs.commit_id):
-            return Committed(state_id=head.state_id, version=head.version, replayed=True)
-        raise HeadMoved(head)
+        return already_there(commit, head)
 
     async def _taken(self, connection: asyncpg.Connection, commit: Commit) -> frozenset[str]:
         rows = await connection.fetch(
@@ -176,28 +158,8 @@ def head_of(thread_id: str, row: Any, fields: Fields | None) -> Head:
         version=row["version"] or 0,
         state_id=row["state_id"] or 0,
         fields=fields,
-        origin=origin_of(row["meta"]),
+        origin=origin_of(any_json(row["meta"])),
     )
-
-
-def origin_of(meta: Any) -> Origin | None:
-    """Our part of ``states.meta``, where a commit of ours wrote the row."""
-    ours = (any_json(meta) or {}).get(META_KEY)
-    return Origin(**ours) if ours else None
-
-
-def meta_of(commit: Commit) -> dict[str, Any]:
-    """What ``states.meta`` holds for ``commit``."""
-    meta = dict(commit.meta)
-    if commit.origin:
-        origin = commit.origin
-        meta[META_KEY] = {
-            "run_id": origin.run_id,
-            "commit_id": origin.commit_id,
-            "position": origin.position,
-            "config": origin.config,
-        }
-    return meta
 
 
 def _message_rows(commit: Commit) -> str:

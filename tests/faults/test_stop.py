@@ -353,20 +353,9 @@ async def test_stopped_while_a_commit_is_under_way(app: App, world: World, last:
     async with app.worker(graph, max_cached_workflows=100):
         run = await app.start("g", thread_id)
         await world.until("act")
-        async with app.store.pool.acquire() as blocker, blocker.transaction():
-            query = f'SELECT 1 FROM "{app.store.schema}".threads WHERE thread_id = $1 FOR NO KEY UPDATE'
-            await blocker.execute(query, thread_id)
+        async with app.commits_held(thread_id) as commit_waits:
             await world.release("act")
-
-            async def commit_waits() -> bool:
-                return bool(
-                    await app.store.pool.fetchval(
-                        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1",
-                        f'%"{app.store.schema}"%',
-                    )
-                )
-
-            await eventually(commit_waits)
+            await commit_waits()
             await run.stop()
             await asyncio.sleep(held)
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from tenxgraph_temporal.runtime.tools.identity import idempotency_key
 
-from ..support.app import App, eventually
+from ..support.app import App
 from ..support.graphs import StoryState
 from ..support.world import World
 
@@ -93,21 +93,9 @@ async def test_killed_during_the_commit(app: App, world: World) -> None:
     async with app.process(STORY, OUTSIDE_WORLD=world.address) as first:
         run = await app.start("story", thread_id)
         await world.until("charge")
-        async with app.store.pool.acquire() as blocker, blocker.transaction():
-            # The lock that a commit takes; it lets the ledger's records pass.
-            query = f'SELECT 1 FROM "{app.store.schema}".threads WHERE thread_id = $1 FOR NO KEY UPDATE'
-            await blocker.execute(query, thread_id)
+        async with app.commits_held(thread_id) as commit_waits:
             await world.release("charge")
-
-            async def commit_waits() -> bool:
-                return bool(
-                    await app.store.pool.fetchval(
-                        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1",
-                        f'%"{app.store.schema}"%',
-                    )
-                )
-
-            await eventually(commit_waits)
+            await commit_waits()
             await first.kill()
     async with app.process(STORY, OUTSIDE_WORLD=world.address):
         await run.result()

@@ -87,6 +87,22 @@ class App:
         assert head.fields is not None
         return decode_state(cls, head.fields)
 
+    @asynccontextmanager
+    async def commits_held(self, thread_id: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+        """Hold the lock that a commit on the thread takes, letting the ledger's records pass.
+
+        Yields a wait for a statement of the test's schema that waits for a lock.
+        """
+
+        async def held_up() -> bool:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+            return bool(await self.store.pool.fetchval(query, f'%"{self.store.schema}"%'))
+
+        async with self.store.pool.acquire() as blocker, blocker.transaction():
+            query = f'SELECT 1 FROM "{self.store.schema}".threads WHERE thread_id = $1 FOR NO KEY UPDATE'
+            await blocker.execute(query, thread_id)
+            yield lambda: eventually(held_up)
+
     async def replay_all(self) -> None:
         """Replay the history of every run that the test started, without nondeterminism."""
         histories = [await handle.workflow.fetch_history() for handle in self._handles]
