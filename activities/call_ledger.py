@@ -102,7 +102,7 @@ class RecordedCall:
             return self._outcome(result)
         try:
             first = await self._host.store.record(thread_id, entry)
-        except TenxGraphError as exc:
+        except Exception as exc:  # whatever it is, it is not the tool's
             self._host.metrics.ledger_unrecorded.add(1, self._attributes)
             logger.error(
                 "tool %s (call %s of thread %s) COMPLETED but could not be recorded: a replay may run it again: %s",

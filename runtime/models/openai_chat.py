@@ -64,7 +64,7 @@ class OpenAIChat:
                 )
         if client is not None and (base_url is not None or api_key is not None):
             raise GraphDefinitionError("OpenAIChat: give base_url and api_key to the client, or no client")
-        self._make_client = openai.AsyncOpenAI
+        self._openai = openai
         self._given = client.with_options(max_retries=0) if client is not None else None
         self._own: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
         self._model = model
@@ -106,8 +106,13 @@ class OpenAIChat:
         # Its connections belong to an event loop; a process may have several, one after the other.
         loop = asyncio.get_running_loop()
         if self._own is None or self._own[0] is not loop:
-            client = self._make_client(
-                base_url=self._base_url, api_key=self._api_key, timeout=DEFAULT_TIMEOUT, max_retries=0
+            client = self._openai.AsyncOpenAI(
+                base_url=self._base_url,
+                api_key=self._api_key,
+                timeout=DEFAULT_TIMEOUT,
+                max_retries=0,
+                # Unlike the package's own, it starts no task when it is collected, which may be inside a workflow.
+                http_client=self._openai.DefaultAsyncHttpxClient(),
             )
             self._own = (loop, client)
         return self._own[1]

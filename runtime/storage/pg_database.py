@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import asyncpg
 
-from ..errors import SchemaError, SettingsError, StoreError, StoreUnavailable
+from ..errors import SchemaError, SettingsError, StoreError, StoreUnavailable, TenxGraphError
 from ..state.encoding import load_json
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ _TRANSIENT = (
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.LockNotAvailableError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,  # on a connection whose end the driver has seen but not yet acted on
     OSError,
     TimeoutError,
 )
@@ -90,7 +91,11 @@ class PgDatabase:
         while True:
             try:
                 async with self.pool.acquire(timeout=self._retry_timeout) as connection:
-                    return await operation(connection)
+                    try:
+                        return await operation(connection)
+                    except asyncpg.InternalClientError:
+                        connection.terminate()  # of no more use to anybody
+                        raise
             except Exception as exc:
                 if not is_transient(exc):
                     _raise_refused(exc)
@@ -104,17 +109,26 @@ class PgDatabase:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """One transaction, not repeated: its body has effects of its own."""
+        """One transaction, not repeated: its body has effects of its own.
+
+        Raises:
+            StoreUnavailable: It was lost, or has to be made again. The body's own errors come out as they are,
+                also those that look alike, such as a refused connection to somebody else.
+        """
+        lost = True
         try:
             async with self.pool.acquire(timeout=self._retry_timeout) as connection:
                 try:
                     async with connection.transaction():
                         yield connection
                 finally:
-                    if not connection.is_closed():
+                    lost = connection.is_closed()
+                    if not lost:
                         await connection.reset()  # whatever the body did to the session
-        except _TRANSIENT as exc:
-            raise StoreUnavailable(f"the transaction was lost ({type(exc).__name__}: {exc})") from exc
+        except Exception as exc:
+            if is_transient(exc) and (lost or not isinstance(exc, OSError | TimeoutError)):
+                raise StoreUnavailable(f"the transaction was lost ({type(exc).__name__}: {exc})") from exc
+            raise
 
     async def migrate(self) -> None:
         """Bring the schema up to date in one transaction, under 10xGraph's own advisory lock."""
@@ -186,9 +200,9 @@ def _raise_refused(exc: Exception) -> NoReturn:
     """Raise a driver error that will not pass in our terms; our own errors as they are."""
     if isinstance(exc, asyncpg.UndefinedTableError | asyncpg.UndefinedColumnError | asyncpg.InvalidSchemaNameError):
         raise SchemaError(f"{exc}; run: tenxgraph-temporal setup") from exc
-    if isinstance(exc, asyncpg.PostgresError | asyncpg.InterfaceError):
-        raise StoreError(f"Postgres refused the statement: {type(exc).__name__}: {exc}") from exc
-    raise exc
+    if isinstance(exc, TenxGraphError):
+        raise exc
+    raise StoreError(f"Postgres refused the statement: {type(exc).__name__}: {exc}") from exc
 
 
 def any_json(value: Any) -> Any:

@@ -90,7 +90,3 @@ class PostgresStore(PgLedger, PgAdmin):
     async def close(self) -> None:
         """See ``Store.close``."""
         await self._db.close()
-
-
-async def _keep(connection: asyncpg.Connection) -> None:
-    """Instead of asyncpg's own reset of a connection that goes back to the pool."""

@@ -50,6 +50,14 @@ class TransactionConformance:
         assert await store.lookup(THREAD, ["k"]) == {}
         assert await store.record(THREAD, entry("k", 2)) is None
 
+    async def test_the_body_s_own_error_comes_out_as_it_is(self, store: Store) -> None:
+        """A refused connection to somebody else says nothing about the store."""
+        for error in (ConnectionRefusedError("the mail server"), TimeoutError("the mail server"), KeyError("x")):
+            with pytest.raises(type(error)) as raised:
+                async with store.transaction():
+                    raise error
+            assert raised.value is error
+
     async def test_a_cancellation_rolls_back(self, store: Store) -> None:
         await commit(store, 0)
         recorded = asyncio.Event()

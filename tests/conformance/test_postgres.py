@@ -7,13 +7,14 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tenxgraph_temporal.runtime.storage.coalesce import Coalesced
 from tenxgraph_temporal.runtime.storage.contract import Committed, HeadMoved, Store
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 from tenxgraph_temporal.runtime.testing import StoreConformance
-from tenxgraph_temporal.runtime.testing._samples import commit
+from tenxgraph_temporal.runtime.testing._samples import THREAD, commit, entry
 
 
 class TestPostgresStore(StoreConformance):
@@ -72,6 +73,35 @@ class TestPostgresStore(StoreConformance):
             await waiting
         assert moved.value.head.version == 0
         assert await store.list_threads() == []
+
+    async def test_connections_that_are_cut_off_again_and_again_cost_no_statement(
+        self, store: PostgresStore, postgres_dsn: str
+    ) -> None:
+        """Whatever the driver makes of a connection that is going away, it is one that is lost."""
+        await commit(store, 0)
+        done = asyncio.Event()
+
+        async def ask(number: int) -> int:
+            asked = 0
+            while not done.is_set():
+                await store.record(THREAD, entry(f"{number}-{asked}"))
+                asked += 1
+            return asked
+
+        asking = [asyncio.create_task(ask(number)) for number in range(6)]
+        other = await asyncpg.connect(postgres_dsn)
+        cut = 0
+        for _ in range(60):
+            await asyncio.sleep(0.01)
+            cut += await other.fetchval(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE $1",
+                f'%"{store.schema}".%',
+            )
+        await other.close()
+        done.set()
+        asked = await asyncio.gather(*asking)
+        assert cut
+        assert len(await store.calls(THREAD)) == sum(asked)
 
 
 async def test_nobody_waits_for_a_joined_statement_that_is_never_sent() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import gc
 import json
 import subprocess
 import sys
@@ -592,6 +593,14 @@ def test_one_model_serves_several_event_loops(provider: Provider) -> None:
     for _ in range(2):
         assert asyncio.run(model([user()], [])).text() == "hi"
     assert len(provider.requests) == 2
+
+
+async def test_a_model_that_is_collected_starts_nothing(provider: Provider) -> None:
+    """The collector may run inside a workflow, where a foreign task is refused."""
+    await chat(provider)([user()], [])
+    before = asyncio.all_tasks()
+    gc.collect()
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.parametrize("option", ["messages", "tools", "stream", "n"])
