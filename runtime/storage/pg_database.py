@@ -14,6 +14,7 @@ import asyncpg
 
 from ..errors import SchemaError, SettingsError, StoreError, StoreUnavailable, TenxGraphError
 from ..state.encoding import load_json
+from .contract import MessageIdTaken
 
 T = TypeVar("T")
 
@@ -200,7 +201,7 @@ def _raise_refused(exc: Exception) -> NoReturn:
     """Raise a driver error that will not pass in our terms; our own errors as they are."""
     if isinstance(exc, asyncpg.UndefinedTableError | asyncpg.UndefinedColumnError | asyncpg.InvalidSchemaNameError):
         raise SchemaError(f"{exc}; run: tenxgraph-temporal setup") from exc
-    if isinstance(exc, TenxGraphError):
+    if isinstance(exc, TenxGraphError | MessageIdTaken):
         raise exc
     raise StoreError(f"Postgres refused the statement: {type(exc).__name__}: {exc}") from exc
 
