@@ -33,6 +33,8 @@ from .runtime.graph import CompiledGraph, StateGraph
 from .runtime.health import Check, Health, serve_health
 from .runtime.settings import Settings
 from .runtime.storage import Store, open_store
+from .runtime.storage.redis_cache import RedisCache
+from .runtime.telemetry import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +70,22 @@ def load_graph(spec: str) -> CompiledGraph:
     return found
 
 
-def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, settings: Settings) -> Worker:
+def build_worker(
+    client: Client,
+    graphs: Sequence[CompiledGraph],
+    store: Store,
+    settings: Settings,
+    *,
+    shared_cache: RedisCache | None = None,
+    metrics: Metrics | None = None,
+) -> Worker:
     """A worker that hosts ``graphs`` on ``store``; not yet running."""
     plugin = TenxGraphPlugin(
         graphs,
         store,
         cache_bytes=settings.state_cache_bytes,
+        shared_cache=shared_cache,
+        metrics=metrics,
         cancel_grace=settings.cancel_grace,
         use_ledger=settings.ledger,
         faults=Faults.parse(settings.faults),
@@ -123,7 +135,12 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
         except SchemaError:  # a role that may not change the schema needs none where it is up to date
             await store.setup()
         client = await connect()
-        worker = build_worker(client, graphs, store, settings)
+        metrics = Metrics()
+        redis_url = settings.redis_url.get_secret_value()
+        shared_cache = RedisCache.open(redis_url, metrics=metrics) if redis_url else None
+        if shared_cache is not None:
+            stack.push_async_callback(shared_cache.close)
+        worker = build_worker(client, graphs, store, settings, shared_cache=shared_cache, metrics=metrics)
         await stack.enter_async_context(worker)
         if settings.health_port:
             checks: dict[str, Check] = {"temporal": client.service_client.check_health, "database": store.check}

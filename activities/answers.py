@@ -15,7 +15,7 @@ from ..runtime.interrupt import (
     take_answer,
 )
 from ..runtime.state import AgentState
-from ..runtime.storage.thread_states import Snapshot
+from ..runtime.storage.snapshot import Snapshot
 from ..runtime.wire import (
     ANSWER_ACTIVITY,
     CHECK_ANSWER_ACTIVITY,
@@ -42,7 +42,9 @@ class AnswerCommits:
     @boundary
     async def pause(self, task: PauseTask) -> Position:
         """Show the open interrupts of a tool step in the state."""
-        base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
+        base = await self._host.states.at(
+            task.run, task.version, task.unsaved, first_attempt=is_first_attempt(task.run)
+        )
         if isinstance(base, Position):
             return base
         state = self._decode(task.run, base)
@@ -55,7 +57,9 @@ class AnswerCommits:
     @boundary
     async def answer(self, task: AnswerTask) -> Position:
         """Commit an answer, before the code that asked for it runs again."""
-        base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
+        base = await self._host.states.at(
+            task.run, task.version, task.unsaved, first_attempt=is_first_attempt(task.run)
+        )
         if isinstance(base, Position):
             return base
         state = self._decode(task.run, base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +16,13 @@ from ..runtime.interrupt import InterruptRequest, answer_problem, open_requests,
 from ..runtime.limits import RunConfig
 from ..runtime.state import END, START, AgentState, ExecutionStatus, Message
 from ..runtime.storage.contract import LedgerEntry
-from ..runtime.storage.thread_states import Snapshot
+from ..runtime.storage.snapshot import Snapshot
 from ..runtime.tools.identity import reidentified, settle_identity
 from ..runtime.wire import BEGIN_ACTIVITY, BeginTask, Position, RunRef
 from .host import Host, boundary
 from .tool_steps import ToolSteps
+
+logger = logging.getLogger(__name__)
 
 
 class RunBegin:
@@ -44,6 +47,12 @@ class RunBegin:
         state = base.decode(graph.state_class) if base.version else graph.state_class()
         known_ids = frozenset(message.message_id for message in state.context)
         config = RunConfig.of(task.config)
+        if not config.durable and not states.can_wait:
+            logger.warning(
+                "thread %s: durable_checkpoint_every_step is off, but this worker has no TENXGRAPH_REDIS_URL to keep "
+                "unsaved steps in: every step is saved",
+                task.run.thread_id,
+            )
         requests, entries, gate = await self._enter(graph, state, task)
         position = enter(graph, state, config=config, version=base.version + 1, gate=gate)
         if requests:

@@ -10,9 +10,10 @@ from typing import Any
 from temporalio import activity
 
 from ..runtime.errors import InputError, RetryableError, TenxGraphError
+from ..runtime.limits import RunConfig
 from ..runtime.state.encoding import dump_json
 from ..runtime.storage.contract import Json, LedgerEntry, LedgerTransaction
-from ..runtime.storage.thread_states import Snapshot
+from ..runtime.storage.snapshot import Snapshot
 from ..runtime.tools.identity import ledger_key
 from ..runtime.tools.result import CallResult, call_metadata, failure, from_envelope
 from ..runtime.tools.tool import Tool
@@ -25,6 +26,10 @@ ERROR_CHARS = 500
 """Longest error text in a history."""
 MAX_CARRIED_BYTES = 1024 * 1024
 """Largest result that crosses Temporal when the ledger could not take it."""
+
+
+class StateLost(Exception):
+    """The step's message was not saved, and went with the cache: the commit takes the run back to what was saved."""
 
 
 class LostRace(Exception):
@@ -58,12 +63,14 @@ class RecordedCall:
             logger.warning("no ledger for %s, which counts as no record: %s", self._key, exc)
             self._host.metrics.ledger_read_failures.add(1, self._attributes)
         call = _find(calls, task.tool_call_id)
-        if call is None:  # the message is in the state in any case
+        if call is None:  # not readable, or not saved yet; the message is in the state in any case
             snapshot = await self._snapshot()
             context = snapshot.decode(self._graph.state_class).context
             asked = next((m.tools_calls for m in context if m.message_id == task.message_id), None)
             call = _find(asked, task.tool_call_id)
         if call is None:
+            if not RunConfig.of(snapshot.config).durable:
+                raise StateLost
             raise InputError(
                 f"message {task.message_id!r} of thread {task.run.thread_id!r} has no call {task.tool_call_id!r}; "
                 "was the thread edited while it ran?"

@@ -17,7 +17,9 @@ from ..runtime.errors import RetryableError, TenxGraphError, UnknownGraphError
 from ..runtime.faults import Faults
 from ..runtime.graph import CompiledGraph
 from ..runtime.storage.contract import Store
-from ..runtime.storage.thread_states import StateCache, ThreadStates
+from ..runtime.storage.redis_cache import RedisCache
+from ..runtime.storage.snapshot import StateCache
+from ..runtime.storage.thread_states import ThreadStates
 from ..runtime.telemetry import Metrics
 from ..runtime.wire import RunTask
 
@@ -49,14 +51,16 @@ class Host:
         store: Store,
         *,
         cache_bytes: int = 256 * 1024 * 1024,
+        shared_cache: RedisCache | None = None,
         metrics: Metrics | None = None,
         faults: Faults | None = None,
         **options: Any,
     ) -> Host:
-        """A host with a state cache of its own."""
+        """A host with a state cache of its own, on top of the ``shared_cache`` if there is one."""
         metrics = metrics or Metrics()
         faults = faults or Faults()
-        states = ThreadStates(store, cache=StateCache(cache_bytes), metrics=metrics, faults=faults)
+        cache = StateCache(cache_bytes)
+        states = ThreadStates(store, cache=cache, shared=shared_cache, metrics=metrics, faults=faults)
         return cls(graphs=graphs, store=store, states=states, metrics=metrics, faults=faults, **options)
 
     def graph(self, name: str) -> CompiledGraph:

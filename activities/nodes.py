@@ -24,7 +24,7 @@ from ..runtime.interrupt import (
 )
 from ..runtime.limits import RunConfig
 from ..runtime.state import AgentState
-from ..runtime.storage.thread_states import Snapshot
+from ..runtime.storage.snapshot import Snapshot
 from ..runtime.tools.context import RunContext
 from ..runtime.tools.identity import settle_identity
 from ..runtime.tools.result import describe_error
@@ -50,14 +50,16 @@ class NodeRunner:
     async def _run(self, task: NodeTask, pulse: Pulse) -> Position:
         host = self._host
         name = name_in(activity.info().activity_type)
+        at = task.version, task.unsaved
         if task.tools is not None:
             before = task.tools.model_copy(update={"run": task.run})
             position = await self._tool_steps.commit_step(before)
-            if position.version != task.version or position.next != "node" or position.node != name:
-                return position  # the run went on from here before, or the tools sent it elsewhere
-            if position.interrupts:
+            if position.at not in ((before.version + 1, 0), (before.version, before.unsaved + 1)):
+                return position  # the run went on from here before
+            if position.next != "node" or position.node != name or position.interrupts:
                 return position
-        base = await host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
+            at = position.at
+        base = await host.states.at(task.run, *at, first_attempt=is_first_attempt(task.run))
         if isinstance(base, Position):
             return base
         graph = host.graph(task.run.graph)
@@ -82,7 +84,7 @@ class NodeRunner:
         for message in state.context:
             if message.message_id not in known_ids:
                 settle_identity(message, task.run.thread_id)
-        position = await advance(graph, state, config=config, version=task.version + 1, goto=goto)
+        position = await advance(graph, state, config=config, version=base.version + 1, goto=goto)
         return await host.states.commit(
             task.run,
             base,
@@ -99,7 +101,7 @@ class NodeRunner:
         """Commit that the node waits for an answer; what it had changed so far it will change again."""
         state = base.decode(graph.state_class)
         config = RunConfig.of(base.config)
-        position = position_at(graph, state, config=config, version=task.version + 1)
+        position = position_at(graph, state, config=config, version=base.version + 1)
         show_requests(state, [request])
         self._host.metrics.interrupts_opened.add(1, {"node": request.node})
         return await self._host.states.commit(

@@ -19,7 +19,7 @@ from ..runtime.errors import (
 )
 from ..runtime.interrupt import GraphInterrupt, InterruptRequest, Scope, answers_of, interrupt_scope
 from ..runtime.state import AgentState
-from ..runtime.storage.thread_states import Snapshot
+from ..runtime.storage.snapshot import Snapshot
 from ..runtime.tools.approval import ask_about_doubt, ask_approval
 from ..runtime.tools.context import ToolContext
 from ..runtime.tools.identity import idempotency_key
@@ -35,7 +35,7 @@ from ..runtime.tools.schema import ArgumentError
 from ..runtime.tools.tool import Tool
 from ..runtime.wire import TOOL_ERROR, ToolOutcome, ToolTask
 from .attempt import CutShort, Deadline, DeadlineExceeded, Pulse, run_code
-from .call_ledger import LostRace, RecordedCall
+from .call_ledger import LostRace, RecordedCall, StateLost
 from .claims import Claims
 from .host import Host
 
@@ -55,7 +55,10 @@ class ToolCall(RecordedCall):
 
     async def run(self) -> ToolOutcome:
         """Replay the call's recorded result, or run the tool and record what it returned."""
-        call, envelope = await self._load()
+        try:
+            call, envelope = await self._load()
+        except StateLost:
+            return ToolOutcome(status="failed", error="not run: the message that asked for it was lost")
         if envelope is not None:
             if self._well_formed(envelope):
                 return await self._replayed()

@@ -13,7 +13,7 @@ from ..runtime.interrupt import clear_answers
 from ..runtime.limits import RunConfig
 from ..runtime.state import AgentState, Message
 from ..runtime.storage.contract import LedgerEntry
-from ..runtime.storage.thread_states import Snapshot
+from ..runtime.storage.snapshot import Snapshot
 from ..runtime.tools.identity import ledger_key, settle_identity
 from ..runtime.tools.merge import merge_results
 from ..runtime.tools.result import CallResult, call_metadata, failure, from_envelope
@@ -36,7 +36,8 @@ class ToolSteps:
 
     async def commit_step(self, task: CommitToolsTask) -> Position:
         """Merge the results of a message's calls in call order, append them, resolve the next node."""
-        base = await self._host.states.at(task.run, task.version, first_attempt=is_first_attempt(task.run))
+        first = is_first_attempt(task.run)
+        base = await self._host.states.at(task.run, task.version, task.unsaved, first_attempt=first)
         if isinstance(base, Position):
             return base
         graph = self._host.graph(task.run.graph)
@@ -81,7 +82,7 @@ class ToolSteps:
             settle_identity(answer, task.run.thread_id)
         insert_answers(state, message.message_id, answers)
         config = RunConfig.of(base.config)
-        position = await advance(graph, state, config=config, version=task.version + 1, goto=goto)
+        position = await advance(graph, state, config=config, version=base.version + 1, goto=goto)
         return await self._host.states.commit(
             task.run,
             base,

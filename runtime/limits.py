@@ -96,6 +96,8 @@ class RunConfig:
     recursion_limit: int = DEFAULT_RECURSION_LIMIT
     node_timeout: Timeout | Unset = UNSET
     tool_timeout: Timeout | Unset = UNSET
+    durable: bool = True
+    """``durable_checkpoint_every_step``: save every step, not only where the run pauses or ends."""
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> RunConfig:
@@ -104,11 +106,16 @@ class RunConfig:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             logger.warning("recursion_limit=%r is not a positive integer; using %d", limit, DEFAULT_RECURSION_LIMIT)
             limit = DEFAULT_RECURSION_LIMIT
+        durable = raw.get("durable_checkpoint_every_step", True)
+        if not isinstance(durable, bool):
+            logger.warning("durable_checkpoint_every_step=%r is neither true nor false; using true", durable)
+            durable = True
         return cls(
             raw=raw,
             recursion_limit=limit,
             node_timeout=raw.get("node_timeout", UNSET),
             tool_timeout=raw.get("tool_timeout", UNSET),
+            durable=durable,
         )
 
     def names(self, key: str) -> frozenset[str]:

@@ -32,7 +32,7 @@ class Settings(BaseModel):
     database_statement_cache: int = Field(default=100, ge=0)
     """Prepared statements per connection; 0 behind pgbouncer in transaction mode."""
     redis_url: SecretStr = SecretStr("")
-    """A Redis or Valkey that ``doctor`` checks. Runs do not need one, and do not use it yet."""
+    """A Redis or Valkey that caches thread states for all workers, e.g. ``redis://localhost:6379/0``. Optional."""
     task_queue: str = "tenxgraph"
     """The queue that the worker serves."""
     state_history_limit: int = Field(default=20, ge=0)

@@ -36,3 +36,4 @@ class Metrics:
         self.cache_hits = count("tenxgraph.cache.hits")
         self.cache_misses = count("tenxgraph.cache.misses")
         self.cache_faults = count("tenxgraph.cache.faults")
+        self.cache_lost_steps = count("tenxgraph.cache.lost_steps")

@@ -160,6 +160,13 @@ class Position(Wire):
     """Answers for this step are in the state."""
     code: str = ""
     error: str = ""
+    unsaved: int = 0
+    """Commits since ``version`` that are in the caches only; see ``durable_checkpoint_every_step``."""
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Which state it is of."""
+        return self.version, self.unsaved
 
 
 class RunInput(Wire):
@@ -275,6 +282,7 @@ class CommitToolsTask(RunTask):
     node: str
     message_id: str
     outcomes: tuple[ToolOutcome, ...] = ()
+    unsaved: int = 0
 
 
 class PauseTask(RunTask):
@@ -282,6 +290,7 @@ class PauseTask(RunTask):
 
     version: int
     interrupts: tuple[InterruptRef, ...]
+    unsaved: int = 0
 
 
 class AnswerTask(RunTask):
@@ -292,6 +301,7 @@ class AnswerTask(RunTask):
     answer: Answer = Answer()
     expired: bool = False
     remaining: tuple[InterruptRef, ...] = ()
+    unsaved: int = 0
 
 
 class CheckTask(RunTask):
@@ -316,6 +326,7 @@ class NodeTask(RunTask):
     version: int
     step: int
     tools: CommitToolsTask | None = None
+    unsaved: int = 0
 
 
 class CloseTask(RunTask):

@@ -186,7 +186,7 @@ class GraphRun:
         return await run_local(BEGIN_ACTIVITY, task, Position)
 
     async def _node(self, position: Position) -> Position:
-        task = NodeTask(run=self._run, version=position.version, step=position.step)
+        task = NodeTask(run=self._run, version=position.version, unsaved=position.unsaved, step=position.step)
         summary = f"{position.node} (step {position.step})"
         return await run_step(node_activity(position.node), task, Position, position.limits, summary)
 

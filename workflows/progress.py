@@ -45,10 +45,10 @@ class Progress:
         asked = {ref.interrupt_id for ref in self.position.interrupts}
         return tuple(ref for ref in self.answers.waiting if ref.interrupt_id in asked)
 
-    async def commit(self, name: str, task: Callable[[int], Wire]) -> None:
-        """Commit what ``task`` makes of the current version."""
+    async def commit(self, name: str, task: Callable[[Position], Wire]) -> None:
+        """Commit what ``task`` makes of the current position."""
         async with self._commits:
-            self.position = await run_local(name, task(self.position.version), Position)
+            self.position = await run_local(name, task(self.position), Position)
 
     async def wait(self, ref: InterruptRef) -> None:
         """Wait for the answer to an interrupt, durably, and commit it before the code that asked runs again.
@@ -62,7 +62,9 @@ class Progress:
         if ref.interrupt_id not in {shown.interrupt_id for shown in self.position.interrupts}:
             await self.commit(
                 PAUSE_ACTIVITY,
-                lambda version: PauseTask(run=self.run, version=version, interrupts=self.answers.open_refs),
+                lambda at: PauseTask(
+                    run=self.run, version=at.version, unsaved=at.unsaved, interrupts=self.answers.open_refs
+                ),
             )
         self.show()
         expired = not await self._answer_came(ref)
@@ -74,11 +76,12 @@ class Progress:
                 non_retryable=True,
             )
 
-        def task(version: int) -> AnswerTask:
+        def task(at: Position) -> AnswerTask:
             answer = self.answers.take(ref) or Answer()
             return AnswerTask(
                 run=self.run,
-                version=version,
+                version=at.version,
+                unsaved=at.unsaved,
                 interrupt=ref,
                 answer=answer,
                 expired=expired,

@@ -50,10 +50,11 @@ class ToolStep:
         outcomes = await self._settled(calls)
         progress, step = self._progress, self._step
 
-        def task(version: int) -> CommitToolsTask:
+        def task(at: Position) -> CommitToolsTask:
             return CommitToolsTask(
                 run=progress.run,
-                version=version,
+                version=at.version,
+                unsaved=at.unsaved,
                 step=step.step,
                 node=step.node,
                 message_id=step.message_id,
@@ -64,7 +65,7 @@ class ToolStep:
             await progress.commit(COMMIT_TOOLS_ACTIVITY, task)
             return
         # The node that follows commits this step first: one activity less to schedule.
-        commit = task(progress.position.version)
+        commit = task(progress.position)
         following = NodeTask(run=progress.run, version=commit.version + 1, step=step.step + 1, tools=commit)
         summary = f"{step.then} (step {step.step + 1})"
         progress.position = await run_step(node_activity(step.then), following, Position, step.then_limits, summary)

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pydantic import BaseModel
 
 from tenxgraph_temporal import (
@@ -35,10 +33,10 @@ from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.errors import StoreError, StoreUnavailable
 from tenxgraph_temporal.runtime.state.blocks import ImageBlock, MediaRef, TextBlock
 from tenxgraph_temporal.runtime.storage.contract import Claimed, Intent, LedgerEntry
-from tenxgraph_temporal.runtime.telemetry import Metrics
 
 from ..support.app import App, eventually
 from ..support.graphs import agent, asks, call
+from ..support.metrics import Counters
 
 
 def results(state: AgentState) -> list[str]:
@@ -54,24 +52,6 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
-
-
-class Counters:
-    def __init__(self) -> None:
-        self._reader = InMemoryMetricReader()
-        self.metrics = Metrics(MeterProvider([self._reader]))
-
-    def __getitem__(self, name: str) -> float:
-        data = self._reader.get_metrics_data()
-        found = [
-            getattr(point, "value", 0)
-            for resource in (data.resource_metrics if data else [])
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-            for point in metric.data.data_points
-        ]
-        return sum(found)
 
 
 def recorded_before(app: App, envelope: Any, ran: list[str]) -> Any:

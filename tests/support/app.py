@@ -24,6 +24,8 @@ from tenxgraph_temporal.workflows import GraphRun
 
 S = TypeVar("S", bound=AgentState)
 
+_HOST_OPTIONS = ("cancel_grace", "use_ledger", "metrics", "shared_cache")
+
 
 class App:
     """A schema, a task queue, and workers on them, in this process or in processes of their own."""
@@ -45,7 +47,7 @@ class App:
     @asynccontextmanager
     async def worker(self, *graphs: CompiledGraph, store: Store | None = None, **options: Any) -> AsyncIterator[Worker]:
         """A worker in this process."""
-        host = {name: options.pop(name) for name in ("cancel_grace", "use_ledger", "metrics") if name in options}
+        host = {name: options.pop(name) for name in _HOST_OPTIONS if name in options}
         plugin = TenxGraphPlugin(graphs, store or self.store, **host)
         settings = {"max_cached_workflows": self.max_cached_workflows, "task_queue": self.queue, **options}
         async with Worker(self.client, plugins=[plugin], **settings) as worker:
