@@ -24,7 +24,7 @@ from .runtime.state import (
     replace_value,
 )
 from .runtime.storage import Store, open_store
-from .runtime.threads import thread_state
+from .runtime.threads import delete_thread, edit_thread, fork_thread, thread_state
 from .runtime.tools import RunContext, Tool, ToolContext, ToolNode, ToolResult, create_handoff_tool, tool
 from .runtime.wire import RunInput, RunResult, workflow_id_of
 
@@ -64,6 +64,9 @@ __all__ = [
     "call",
     "connect",
     "create_handoff_tool",
+    "delete_thread",
+    "edit_thread",
+    "fork_thread",
     "interrupt",
     "open_store",
     "replace_messages",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import cli_runs, cli_servers, cli_threads
+from . import cli_runs, cli_servers, cli_thread_edits, cli_threads
 
 app = typer.Typer(
     name="tenxgraph-temporal",
@@ -24,4 +24,6 @@ app.command()(cli_runs.run)
 app.command()(cli_runs.stop)
 app.command()(cli_runs.resume)
 app.command()(cli_threads.show)
+for change in (cli_thread_edits.fork, cli_thread_edits.edit, cli_thread_edits.delete, cli_thread_edits.purge):
+    cli_threads.app.command()(change)
 app.add_typer(cli_threads.app, name="threads")

@@ -20,6 +20,8 @@ from temporalio.service import RPCError
 from .runtime.errors import SettingsError, TenxGraphError
 from .runtime.settings import Settings
 from .runtime.storage import Store, open_store
+from .runtime.storage.redis_cache import RedisCache
+from .runtime.telemetry import Metrics
 
 T = TypeVar("T")
 
@@ -154,6 +156,18 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
         raise CommandError(f"Temporal refused: {exc.message or exc.status.name}") from exc
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+@asynccontextmanager
+async def opened_cache() -> AsyncIterator[RedisCache | None]:
+    """The cache that the environment names, if any."""
+    url = Settings.from_env().redis_url.get_secret_value()
+    cache = RedisCache.open(url, metrics=Metrics()) if url else None
+    try:
+        yield cache
+    finally:
+        if cache is not None:
+            await cache.close()
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
-"""Commands about threads: show, and threads list | versions | delete | purge."""
+"""Commands that look at threads: show, and threads list | versions."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
+import shlex
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -17,15 +17,13 @@ from .cli_output import (
     opened_store,
     out,
     out_json,
-    parse_duration,
     parse_time,
     run_async,
     shorten,
     table,
     when,
 )
-from .cli_runs import Thread, run_is_open
-from .runtime.connect import connect
+from .cli_runs import Thread
 from .runtime.state import Message
 from .runtime.state.encoding import load_json
 from .runtime.storage.contract import CallRecord, Head, ThreadInfo
@@ -36,9 +34,9 @@ _PAUSED = ("interrupted_before", "interrupted_after")
 Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 Paused = Annotated[bool, typer.Option("--paused", help="Only those that wait for an answer, or were stopped.")]
 Before = Annotated[
-    str | None, typer.Option(help="Only those updated before this ISO 8601 time: the next page of a list.")
+    str | None,
+    typer.Option(help="Only those updated before this ISO 8601 time; or what a list says is next."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Also threads whose run is open; Temporal is not asked.")]
 
 app = typer.Typer()
 
@@ -171,7 +169,7 @@ def threads(
     before: Before = None,
     as_json: AsJson = False,
 ) -> None:
-    """List threads, newest first; or show their versions, delete and purge them.
+    """List threads, newest first; or show their versions, fork, edit, delete and purge them.
 
     Example: tenxgraph-temporal threads --paused --limit 10
     """
@@ -191,8 +189,10 @@ def list_threads(
 
     Example: tenxgraph-temporal threads list --user alice --before 2026-01-31T12:00:00Z
     """
-    found, more = run_async(_list(user, limit, paused, parse_time(before, "--before")))
-    next_before = found[-1].updated_at.astimezone(UTC).isoformat() if more and found else None
+    at, _, after = (before or "").partition("/")
+    found, more = run_async(_list(user, limit, paused, parse_time(at or None, "--before"), after or None))
+    last = found[-1] if more and found else None
+    next_before = f"{last.updated_at.astimezone(UTC).isoformat()}/{last.thread_id}" if last else None
     if as_json:
         out_json({"threads": [dataclasses.asdict(info) for info in found], "next_before": next_before})
         return
@@ -202,21 +202,21 @@ def list_threads(
     ]
     out(table("thread", "user", "status", "version", "updated", "name", rows=rows))
     if next_before:
-        note(f"there are more: --before {next_before}")
+        note(f"there are more: --before {shlex.quote(next_before)}")
 
 
 async def _list(
-    user_id: str | None, limit: int, paused: bool, before: datetime | None
+    user_id: str | None, limit: int, paused: bool, before: datetime | None, before_thread: str | None
 ) -> tuple[list[ThreadInfo], bool]:
     found: list[ThreadInfo] = []
     async with opened_store() as store:
         while True:
             size = _PAGE if paused else limit + 1
-            page = await store.list_threads(user_id=user_id, limit=size, before=before)
+            page = await store.list_threads(user_id=user_id, limit=size, before=before, before_thread=before_thread)
             found += [info for info in page if not paused or info.status in _PAUSED]
             if len(page) < size or len(found) > limit:
                 return found[:limit], len(found) > limit
-            before = page[-1].updated_at
+            before, before_thread = page[-1].updated_at, page[-1].thread_id
 
 
 @app.command()
@@ -251,68 +251,3 @@ def versions(thread: Thread, user: AsUser = None, as_json: AsJson = False) -> No
         for v in found
     ]
     out(table("version", "created", "bytes", "commit", "run", rows=rows))
-
-
-@app.command()
-def delete(thread: Thread, user: AsUser = None, force: Force = False, as_json: AsJson = False) -> None:
-    """Delete a thread with its states, messages and tool ledger. There is no way back.
-
-    Example: tenxgraph-temporal threads delete order-4821
-    """
-
-    async def remove() -> bool:
-        if not force and await run_is_open(await connect(), thread):
-            raise CommandError(
-                f"a run of thread {thread!r} is open; end it first: tenxgraph-temporal stop {thread} --wait"
-            )
-        async with opened_store() as store:
-            return await store.delete_thread(thread, user)
-
-    if not run_async(remove()):
-        raise CommandError(f"there is no thread {thread!r}; see: tenxgraph-temporal threads")
-    if as_json:
-        out_json({"thread_id": thread, "deleted": True})
-    else:
-        out(f"thread {thread} deleted")
-
-
-@app.command()
-def purge(
-    older_than: Annotated[str, typer.Option(help="Not updated for so long: 30d, 12h, 2w.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Delete threads that were not updated for a while. There is no way back.
-
-    Threads whose run is open, such as those that wait for an answer, stay.
-
-    Example: tenxgraph-temporal threads purge --older-than 30d --yes
-    """
-    cutoff = datetime.now(UTC) - parse_duration(older_than, "--older-than")
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete all threads not updated since {when(cutoff)}?", abort=True, err=True)
-    deleted, kept = run_async(_purge(cutoff, force=force))
-    if as_json:
-        out_json({"deleted": deleted, "kept_open": kept, "older_than": cutoff})
-    else:
-        out(f"{deleted} threads deleted" + (f"; {kept} kept, their runs are open" if kept else ""))
-
-
-async def _purge(cutoff: datetime, *, force: bool) -> tuple[int, int]:
-    deleted = kept = 0
-    async with opened_store() as store:
-        if force:
-            while count := await store.purge(older_than=cutoff, batch=_PAGE):
-                deleted += count
-            return deleted, 0
-        client = await connect()
-        before = cutoff
-        while page := await store.list_threads(limit=_PAGE, before=before):
-            for info in page:
-                if await run_is_open(client, info.thread_id):
-                    kept += 1
-                else:
-                    deleted += await store.delete_thread(info.thread_id, None)
-            before = page[-1].updated_at
-    return deleted, kept

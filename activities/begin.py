@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from temporalio import activity
 
-from ..runtime.errors import InputError, StaleStateError
+from ..runtime.errors import InputError, StaleStateError, problems
 from ..runtime.graph import CompiledGraph
 from ..runtime.graph.advance import enter
 from ..runtime.interrupt import InterruptRequest, answer_problem, open_requests, show_requests, take_answer
@@ -111,7 +111,7 @@ class RunBegin:
         try:
             state.apply({name: value for name, value in updates.items() if name != "execution_meta"})
         except (ValidationError, KeyError, AttributeError) as exc:
-            raise InputError(f"input['state'] does not fit: {exc}") from exc
+            raise InputError(f"input['state'] does not fit: {problems(exc)}") from exc
         if meta.current_node == START:
             meta.current_node = await graph.entry(state)
         return requests, entries, not paused
@@ -162,8 +162,7 @@ def _input_messages(value: Any, run: RunRef) -> list[Message]:
         try:
             messages.append(Message.model_validate(data))
         except ValidationError as exc:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
-            raise InputError(f"input['messages'][{index}] is no message: {problems}") from None
+            raise InputError(f"input['messages'][{index}] is no message: {problems(exc)}") from None
     return messages
 
 

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import ValidationError
+
 
 class TenxGraphError(Exception):
     """Root of the tree. ``code`` is stable and made for programs, the message for people."""
@@ -150,3 +152,10 @@ class SettingsError(TerminalError):
     """A setting that is missing or wrong."""
 
     code = "SETTINGS_001"
+
+
+def problems(error: Exception) -> str:
+    """What is wrong, on one line: each place and its problem, where pydantic found them."""
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors())
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

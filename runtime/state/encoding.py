@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
-from ..errors import EncodingError
+from ..errors import EncodingError, problems
 from .agent_state import AgentState
 
 S = TypeVar("S", bound=AgentState)
@@ -132,7 +132,7 @@ def decode_state(cls: type[S], fields: Fields) -> S:
         return cls.model_validate_json(join_fields(fields))
     except ValueError as exc:
         raise EncodingError(
-            f"the stored state does not fit {cls.__name__}: {exc}; "
+            f"the stored state does not fit {cls.__name__}: {problems(exc)}; "
             "give changed fields a default or a validator that accepts the old form"
         ) from exc
 

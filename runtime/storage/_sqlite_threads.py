@@ -52,10 +52,9 @@ class SqliteThreads:
     async def load_head(self, thread_id: str, user_id: str | None, *, known_state_id: int | None = None) -> Head | None:
         """See ``ThreadStore.load_head``."""
         rows = await self._db.read(_LOAD_HEAD, (thread_id, known_state_id))
-        if not rows:
+        if not rows or self._is_foreign(rows[0]["user_id"], user_id):
             return None
         (row,) = rows
-        self._check_owner(thread_id, row["user_id"], user_id)
         return head_of(thread_id, row, split_fields(row["data"]) if row["data"] is not None else None)
 
     async def commit(self, commit: Commit) -> Committed:
@@ -105,13 +104,13 @@ class SqliteThreads:
             (commit.thread_id,),
         )
         for row in rows:
-            self._check_owner(commit.thread_id, row["user_id"], commit.user_id)
+            if self._is_foreign(row["user_id"], commit.user_id):
+                raise ForbiddenError(commit.thread_id)
             return head_of(commit.thread_id, row, None)
         return None
 
-    def _check_owner(self, thread_id: str, owner: str, user_id: str | None) -> None:
-        if self._enforce_user_isolation and user_id is not None and owner != user_id:
-            raise ForbiddenError(thread_id)
+    def _is_foreign(self, owner: str, user_id: str | None) -> bool:
+        return self._enforce_user_isolation and user_id is not None and owner != user_id
 
 
 def head_of(thread_id: str, row: sqlite3.Row, fields: Fields | None) -> Head:

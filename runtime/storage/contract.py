@@ -230,11 +230,11 @@ class ThreadStore(Protocol):
 
         Args:
             thread_id: At most 255 characters.
-            user_id: Checked against the thread's owner where isolation is on; ``None`` asks as operator.
+            user_id: Where isolation is on, the threads of other users do not exist for this one, here and in every
+                other reading; ``None`` asks as operator.
             known_state_id: A row that the caller has; its ``fields`` are then left out.
 
         Raises:
-            ForbiddenError: The thread belongs to another user.
             StoreUnavailable: The database could not be reached; safe to repeat.
         """
         ...
@@ -247,7 +247,7 @@ class ThreadStore(Protocol):
         Raises:
             HeadMoved: The head is another version than expected, and not this commit.
             MessageIdTaken: A message id is used by another thread.
-            ForbiddenError: The thread belongs to another user.
+            ForbiddenError: The thread's id is another user's.
             StoreUnavailable: Unknown whether it was written; safe to repeat.
             StoreError: The database refuses the values.
         """
@@ -333,9 +333,21 @@ class ThreadAdmin(Protocol):
     """What operators do with threads. ``user_id`` ``None`` asks as operator, past isolation."""
 
     async def list_threads(
-        self, *, user_id: str | None = None, limit: int = 50, before: datetime | None = None
+        self,
+        *,
+        user_id: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+        before_thread: str | None = None,
     ) -> list[ThreadInfo]:
-        """Threads, most recently updated first; ``before`` is the ``updated_at`` of the last one seen."""
+        """Threads, most recently updated first, those of one time by their id.
+
+        Args:
+            user_id: Only this user's.
+            limit: At most so many.
+            before: Only those updated before; for the next page, the ``updated_at`` of the last one seen ...
+            before_thread: ... and its ``thread_id``, so that none of the same time is missed.
+        """
         ...
 
     async def list_versions(self, thread_id: str, user_id: str | None) -> list[VersionInfo]:

@@ -49,6 +49,8 @@ class MemoryStore(MemoryLedger):
         await asyncio.sleep(0)
         check_commit(commit)
         data, thread = self._data, self._owned(commit.thread_id, commit.user_id)
+        if thread is None and commit.thread_id in data.threads:
+            raise ForbiddenError(commit.thread_id)
         current = thread.head.version if thread and thread.head else 0
         state_id = thread.head.state_id if thread and thread.head else 0
         if current != commit.expected_version or commit.expected_state_id not in (None, state_id):
@@ -82,15 +84,22 @@ class MemoryStore(MemoryLedger):
         return Committed(state_id=row.state_id, version=row.version)
 
     async def list_threads(
-        self, *, user_id: str | None = None, limit: int = 50, before: datetime | None = None
+        self,
+        *,
+        user_id: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+        before_thread: str | None = None,
     ) -> list[ThreadInfo]:
         """See ``ThreadAdmin.list_threads``."""
         await asyncio.sleep(0)
         found = [
             (thread_id, thread)
             for thread_id, thread in self._data.threads.items()
-            if (user_id is None or thread.user_id == user_id) and (before is None or thread.updated_at < before)
+            if (user_id is None or thread.user_id == user_id)
+            and (before is None or _follows((thread.updated_at, thread_id), before, before_thread))
         ]
+        found.sort(key=lambda item: item[0])
         found.sort(key=lambda item: item[1].updated_at, reverse=True)
         return [
             ThreadInfo(
@@ -144,8 +153,7 @@ class MemoryStore(MemoryLedger):
     async def delete_thread(self, thread_id: str, user_id: str | None) -> bool:
         """See ``ThreadAdmin.delete_thread``."""
         await asyncio.sleep(0)
-        self._owned(thread_id, user_id)
-        return self._data.delete(thread_id)
+        return self._owned(thread_id, user_id) is not None and self._data.delete(thread_id)
 
     async def purge(self, *, older_than: datetime, batch: int = 100) -> int:
         """See ``ThreadAdmin.purge``."""
@@ -155,9 +163,13 @@ class MemoryStore(MemoryLedger):
 
     def _owned(self, thread_id: str, user_id: str | None) -> ThreadRow | None:
         thread = self._data.threads.get(thread_id)
-        if thread and self._enforce_user_isolation and user_id is not None and thread.user_id != user_id:
-            raise ForbiddenError(thread_id)
-        return thread
+        foreign = thread and self._enforce_user_isolation and user_id is not None and thread.user_id != user_id
+        return None if foreign else thread
+
+
+def _follows(line: tuple[datetime, str], before: datetime, before_thread: str | None) -> bool:
+    updated_at, thread_id = line
+    return updated_at < before or (before_thread is not None and updated_at == before and thread_id > before_thread)
 
 
 def _status_of(row: StateRow | None) -> str:

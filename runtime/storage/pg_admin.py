@@ -17,8 +17,9 @@ FROM {s}.threads t
 LEFT JOIN LATERAL (
     SELECT version, state_data FROM {s}.states s WHERE s.thread_id = t.thread_id ORDER BY version DESC LIMIT 1
 ) s ON true
-WHERE ($1::text IS NULL OR t.user_id = $1) AND ($2::timestamptz IS NULL OR t.updated_at < $2)
-ORDER BY t.updated_at DESC, t.thread_id LIMIT $3
+WHERE ($1::text IS NULL OR t.user_id = $1)
+    AND ($2::timestamptz IS NULL OR t.updated_at < $2 OR (t.updated_at = $2 AND t.thread_id COLLATE "C" > $4))
+ORDER BY t.updated_at DESC, t.thread_id COLLATE "C" LIMIT $3
 """
 
 _PURGE = """
@@ -42,11 +43,16 @@ class PgAdmin(PgThreads):
     """``ThreadAdmin`` on Postgres."""
 
     async def list_threads(
-        self, *, user_id: str | None = None, limit: int = 50, before: datetime | None = None
+        self,
+        *,
+        user_id: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+        before_thread: str | None = None,
     ) -> list[ThreadInfo]:
         """See ``ThreadAdmin.list_threads``."""
         query = self._db.sql(_LIST_THREADS)
-        rows = await self._db.run(lambda c: c.fetch(query, user_id, before, limit))
+        rows = await self._db.run(lambda c: c.fetch(query, user_id, before, limit, before_thread))
         return [
             ThreadInfo(
                 thread_id=row["thread_id"],
@@ -63,7 +69,8 @@ class PgAdmin(PgThreads):
 
     async def list_versions(self, thread_id: str, user_id: str | None) -> list[VersionInfo]:
         """See ``ThreadAdmin.list_versions``."""
-        await self._assert_owner(thread_id, user_id)
+        if not await self._exists_for(thread_id, user_id):
+            return []
         query = self._db.sql(
             "SELECT version, state_id, created_at, meta, octet_length(state_data::text) AS size "
             "FROM {s}.states WHERE thread_id = $1 ORDER BY version DESC"
@@ -87,16 +94,16 @@ class PgAdmin(PgThreads):
             "JOIN {s}.states s USING (thread_id) WHERE t.thread_id = $1 AND s.version = $2"
         )
         row = await self._db.run(lambda c: c.fetchrow(query, thread_id, version))
-        if row is None:
+        if row is None or self._is_foreign(row["user_id"], user_id):
             return None
-        self._check_owner(thread_id, row["user_id"], user_id)
         return head_of(thread_id, row, split_fields(row["state_data"]))
 
     async def list_messages(
         self, thread_id: str, user_id: str | None, *, limit: int = 100, after: str | None = None
     ) -> list[MessageRow]:
         """See ``ThreadAdmin.list_messages``."""
-        await self._assert_owner(thread_id, user_id)
+        if not await self._exists_for(thread_id, user_id):
+            return []
         query = self._db.sql(_MESSAGES)
         rows = await self._db.run(lambda c: c.fetch(query, thread_id, after, limit))
         return [
@@ -115,7 +122,7 @@ class PgAdmin(PgThreads):
 
     async def delete_thread(self, thread_id: str, user_id: str | None) -> bool:
         """See ``ThreadAdmin.delete_thread``."""
-        if not await self._assert_owner(thread_id, user_id):
+        if not await self._exists_for(thread_id, user_id):
             return False
         statement = self._db.sql("DELETE FROM {s}.threads WHERE thread_id = $1")
         done = await self._db.run(lambda c: c.execute(statement, thread_id))
@@ -127,9 +134,7 @@ class PgAdmin(PgThreads):
         count: Any = await self._db.run(lambda c: c.fetchval(statement, older_than, batch))
         return int(count)
 
-    async def _assert_owner(self, thread_id: str, user_id: str | None) -> bool:
+    async def _exists_for(self, thread_id: str, user_id: str | None) -> bool:
         query = self._db.sql("SELECT user_id FROM {s}.threads WHERE thread_id = $1")
         owner = await self._db.run(lambda c: c.fetchval(query, thread_id))
-        if owner is not None:
-            self._check_owner(thread_id, owner, user_id)
-        return owner is not None
+        return owner is not None and not self._is_foreign(owner, user_id)

@@ -203,6 +203,11 @@ def _raise_refused(exc: Exception) -> NoReturn:
         raise SchemaError(f"{exc}; run: tenxgraph-temporal setup") from exc
     if isinstance(exc, TenxGraphError | MessageIdTaken):
         raise exc
+    if isinstance(exc, asyncpg.InvalidSQLStatementNameError | asyncpg.DuplicatePreparedStatementError):
+        raise StoreError(
+            "a prepared statement was not on the connection that it was used on, as behind pgbouncer in transaction "
+            "mode; set TENXGRAPH_DATABASE_STATEMENT_CACHE=0"
+        ) from exc
     raise StoreError(f"Postgres refused the statement: {type(exc).__name__}: {exc}") from exc
 
 

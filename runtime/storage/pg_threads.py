@@ -88,9 +88,8 @@ class PgThreads:
         """See ``ThreadStore.load_head``."""
         query = self._db.sql(_LOAD_HEAD)
         row = await self._db.run(lambda c: c.fetchrow(query, thread_id, known_state_id))
-        if row is None:
+        if row is None or self._is_foreign(row["user_id"], user_id):
             return None
-        self._check_owner(thread_id, row["user_id"], user_id)
         return head_of(thread_id, row, split_fields(row["data"]) if row["data"] is not None else None)
 
     async def commit(self, commit: Commit) -> Committed:
@@ -133,7 +132,8 @@ class PgThreads:
         if row is None or row["user_id"] is None:  # what the statement saw is out of date
             head = await self.load_head(commit.thread_id, commit.user_id)
         else:
-            self._check_owner(commit.thread_id, row["user_id"], commit.user_id)
+            if self._is_foreign(row["user_id"], commit.user_id):
+                raise ForbiddenError(commit.thread_id)
             head = head_of(commit.thread_id, row, None)
         return already_there(commit, head)
 
@@ -145,9 +145,8 @@ class PgThreads:
         )
         return frozenset(row["message_id"] for row in rows)
 
-    def _check_owner(self, thread_id: str, owner: str, user_id: str | None) -> None:
-        if self._enforce_user_isolation and user_id is not None and owner != user_id:
-            raise ForbiddenError(thread_id)
+    def _is_foreign(self, owner: str, user_id: str | None) -> bool:
+        return self._enforce_user_isolation and user_id is not None and owner != user_id
 
 
 def head_of(thread_id: str, row: Any, fields: Fields | None) -> Head:

@@ -18,7 +18,8 @@ from .contract import Head, MessageRow, ThreadInfo, VersionInfo
 _LIST_THREADS = """
 SELECT t.*, s.version, json_extract(s.state_data, '$.execution_meta.status') AS status
 FROM (
-    SELECT * FROM threads WHERE (?1 IS NULL OR user_id = ?1) AND (?2 IS NULL OR updated_at < ?2)
+    SELECT * FROM threads WHERE (?1 IS NULL OR user_id = ?1)
+        AND (?2 IS NULL OR updated_at < ?2 OR (updated_at = ?2 AND thread_id > ?4))
     ORDER BY updated_at DESC, thread_id LIMIT ?3
 ) t LEFT JOIN states s ON s.state_id = (
     SELECT state_id FROM states WHERE thread_id = t.thread_id ORDER BY version DESC LIMIT 1)
@@ -99,10 +100,15 @@ class SqliteStore(SqliteThreads, SqliteLedger):
         await self._db.close()
 
     async def list_threads(
-        self, *, user_id: str | None = None, limit: int = 50, before: datetime | None = None
+        self,
+        *,
+        user_id: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+        before_thread: str | None = None,
     ) -> list[ThreadInfo]:
         """See ``ThreadAdmin.list_threads``."""
-        rows = await self._db.read(_LIST_THREADS, (user_id, to_text(before) if before else None, limit))
+        rows = await self._db.read(_LIST_THREADS, (user_id, to_text(before) if before else None, limit, before_thread))
         return [
             ThreadInfo(
                 thread_id=row["thread_id"],
@@ -119,7 +125,8 @@ class SqliteStore(SqliteThreads, SqliteLedger):
 
     async def list_versions(self, thread_id: str, user_id: str | None) -> list[VersionInfo]:
         """See ``ThreadAdmin.list_versions``."""
-        await self._assert_owner(thread_id, user_id)
+        if not await self._exists_for(thread_id, user_id):
+            return []
         rows = await self._db.read(
             "SELECT version, state_id, created_at, meta, length(CAST(state_data AS BLOB)) AS size "
             "FROM states WHERE thread_id = ? ORDER BY version DESC",
@@ -138,7 +145,8 @@ class SqliteStore(SqliteThreads, SqliteLedger):
 
     async def load_version(self, thread_id: str, user_id: str | None, version: int) -> Head | None:
         """See ``ThreadAdmin.load_version``."""
-        await self._assert_owner(thread_id, user_id)
+        if not await self._exists_for(thread_id, user_id):
+            return None
         rows = await self._db.read(
             "SELECT t.user_id, s.state_id, s.version, s.meta, s.state_data FROM threads t "
             "JOIN states s USING (thread_id) WHERE t.thread_id = ? AND s.version = ?",
@@ -150,7 +158,8 @@ class SqliteStore(SqliteThreads, SqliteLedger):
         self, thread_id: str, user_id: str | None, *, limit: int = 100, after: str | None = None
     ) -> list[MessageRow]:
         """See ``ThreadAdmin.list_messages``."""
-        await self._assert_owner(thread_id, user_id)
+        if not await self._exists_for(thread_id, user_id):
+            return []
         rows = await self._db.read(_LIST_MESSAGES, (thread_id, after, limit))
         return [
             MessageRow(
@@ -168,7 +177,8 @@ class SqliteStore(SqliteThreads, SqliteLedger):
 
     async def delete_thread(self, thread_id: str, user_id: str | None) -> bool:
         """See ``ThreadAdmin.delete_thread``."""
-        await self._assert_owner(thread_id, user_id)
+        if not await self._exists_for(thread_id, user_id):
+            return False
         rows = await self._db.write(
             lambda connection: connection.execute_fetchall(
                 "DELETE FROM threads WHERE thread_id = ? RETURNING 1", (thread_id,)
@@ -183,6 +193,6 @@ class SqliteStore(SqliteThreads, SqliteLedger):
         )
         return len(list(rows))
 
-    async def _assert_owner(self, thread_id: str, user_id: str | None) -> None:
-        for row in await self._db.read("SELECT user_id FROM threads WHERE thread_id = ?", (thread_id,)):
-            self._check_owner(thread_id, row["user_id"], user_id)
+    async def _exists_for(self, thread_id: str, user_id: str | None) -> bool:
+        rows = await self._db.read("SELECT user_id FROM threads WHERE thread_id = ?", (thread_id,))
+        return bool(rows) and not self._is_foreign(rows[0]["user_id"], user_id)

@@ -45,6 +45,27 @@ class AdminConformance:
         assert pages == [["t6", "t5", "t4"], ["t3", "t2", "t1"], ["t0"]]
         assert [t.thread_id for t in await store.list_threads(user_id="u1", limit=2)] == ["t5", "t3"]
 
+    async def test_pages_miss_none_of_the_same_time(self, store: Store) -> None:
+        """A page ends in the middle of threads that were updated at once, however their ids sort."""
+        names = ["B", "Z", "a", "b-1", "b1", "b_2", "\u00e4", "\U0001f600"]
+        for name in names:
+            await commit(store, 0, thread_id=name)
+        everything = [(t.thread_id, t.updated_at) for t in await store.list_threads()]
+        seen: list[tuple[str, datetime]] = []
+        last: tuple[str | None, datetime | None] = (None, None)
+        while page := await store.list_threads(limit=1, before=last[1], before_thread=last[0]):
+            seen += [(t.thread_id, t.updated_at) for t in page]
+            last = seen[-1]
+        assert seen == everything
+        # as if the one before it had been the last of the same time
+        for (name, at), (_, later) in zip(everything[1:], everything, strict=False):
+            assert later > at
+            assert await store.list_threads(before=at, before_thread="") != []
+            (first, *_) = await store.list_threads(before=at, before_thread="")
+            assert first.thread_id == name
+            following = await store.list_threads(before=at, before_thread=name)
+            assert name not in {t.thread_id for t in following}
+
     async def test_a_line_tells_about_its_thread(self, store: Store) -> None:
         state = {"execution_meta": {"status": "completed", "step": 3}, "context": []}
         await commit(store, 0, state, thread_name="My thread", thread_meta={"k": [1, None]}, meta={"trace": "x"})

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..command import Command
-from ..errors import EncodingError
+from ..errors import EncodingError, problems
 from ..state import Message
 from ..state.blocks import Block, ContentBlock, DataBlock, ErrorBlock, ToolResultBlock
 from ..state.encoding import clean_text, dump_json, load_json, to_jsonable
@@ -157,8 +157,5 @@ def from_envelope(envelope: Any, *, tool_call_id: str, metadata: dict[str, Any])
 
 def describe_error(error: BaseException) -> str:
     """An exception as one bounded line, with its type."""
-    if isinstance(error, ValidationError):
-        text = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-    else:
-        text = str(error)
+    text = problems(error) if isinstance(error, ValidationError) else str(error)
     return clean_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:MAX_ERROR_CHARS]
