@@ -24,7 +24,7 @@ from .runtime.state import (
     replace_value,
 )
 from .runtime.storage import Store, open_store
-from .runtime.threads import delete_thread, edit_thread, fork_thread, thread_state
+from .runtime.threads import OpenInterrupt, delete_thread, edit_thread, fork_thread, open_interrupts, thread_state
 from .runtime.tools import RunContext, Tool, ToolContext, ToolNode, ToolResult, create_handoff_tool, tool
 from .runtime.wire import RunInput, RunResult, workflow_id_of
 
@@ -42,6 +42,7 @@ __all__ = [
     "ModelNode",
     "OnTimeout",
     "OpenAIChat",
+    "OpenInterrupt",
     "Retry",
     "RunContext",
     "RunHandle",
@@ -68,6 +69,7 @@ __all__ = [
     "edit_thread",
     "fork_thread",
     "interrupt",
+    "open_interrupts",
     "open_store",
     "replace_messages",
     "replace_value",

@@ -17,6 +17,7 @@ from .cli_output import (
     RUN_FAILED,
     RUN_STOPPED,
     AsJson,
+    AsUser,
     CommandError,
     note,
     opened_store,
@@ -211,18 +212,19 @@ class _Watch:
 def stop(
     thread: Thread,
     wait: Annotated[bool, typer.Option("--wait", help="Return when the run has ended.")] = False,
+    user: AsUser = None,
     as_json: AsJson = False,
 ) -> None:
     """Stop the open run of a thread: a Temporal cancellation. The thread can go on with a next run.
 
     Example: tenxgraph-temporal stop order-4821 --wait
     """
-    run_async(_stop(thread, wait=wait, as_json=as_json))
+    run_async(_stop(thread, user, wait=wait, as_json=as_json))
 
 
-async def _stop(thread_id: str, *, wait: bool, as_json: bool) -> None:
+async def _stop(thread_id: str, user_id: str | None, *, wait: bool, as_json: bool) -> None:
     client = await connect()
-    handle = GraphClient(client).handle(thread_id)
+    handle = GraphClient(client).handle(thread_id, user_id=user_id)
     if not await run_is_open(client, thread_id):  # the server accepts a second cancel of a run that was stopped
         raise CommandError(f"no run of thread {thread_id!r} is open (workflow {handle.workflow.id})")
     try:
@@ -253,6 +255,7 @@ def resume(
     checked: Annotated[
         bool, typer.Option("--checked", help="Wait for a worker to accept or refuse the answer.")
     ] = False,
+    user: AsUser = None,
     output: Annotated[Output, typer.Option(help="How to print what was done.")] = Output.text,
 ) -> None:
     """Answer a question of a paused run: the signal `resume`.
@@ -262,7 +265,7 @@ def resume(
     Example: tenxgraph-temporal resume order-4821 --value '{"decision": "approve"}'
     """
     answer = parse_json(value, "--value")
-    accepted = run_async(_resume(thread, answer, interrupt_id, checked=checked))
+    accepted = run_async(_resume(thread, user, answer, interrupt_id, checked=checked))
     status = "answered" if checked else "sent"
     if output is Output.json:
         out_json({"thread_id": thread, "interrupt_id": accepted, "status": status})
@@ -270,13 +273,14 @@ def resume(
         out(f"thread {thread}: answer {'accepted by ' + str(accepted) if checked else 'sent'}")
 
 
-async def _resume(thread_id: str, value: Any, interrupt_id: str | None, *, checked: bool) -> str | None:
-    handle = GraphClient(await connect()).handle(thread_id)
+async def _resume(
+    thread_id: str, user_id: str | None, value: Any, interrupt_id: str | None, *, checked: bool
+) -> str | None:
+    handle = GraphClient(await connect()).handle(thread_id, user_id=user_id)
     try:
         if checked:
             return await handle.answer(value, interrupt_id=interrupt_id)
-        answer = {"value": value} if interrupt_id is None else {"interrupt_id": interrupt_id, "value": value}
-        await handle.workflow.signal("resume", answer)
+        await handle.signal(value, interrupt_id=interrupt_id)
     except RPCError as exc:
         raise _not_open(thread_id, exc) from exc
     return interrupt_id

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio import activity
 
+from ..runtime.errors import StaleStateError
 from ..runtime.interrupt import (
     InterruptRequest,
     answer_problem,
+    answers_of,
     expiry_value,
     open_requests,
     show_requests,
@@ -32,6 +36,15 @@ from .attempt import is_first_attempt
 from .host import Host, boundary
 
 
+@dataclass(frozen=True)
+class Change:
+    """What a commit makes of a state: its kind, and the interrupts that are open then."""
+
+    kind: str
+    interrupts: tuple[InterruptRef, ...]
+    resumed: bool = False
+
+
 class AnswerCommits:
     """Local activities around interrupts."""
 
@@ -42,40 +55,40 @@ class AnswerCommits:
     @boundary
     async def pause(self, task: PauseTask) -> Position:
         """Show the open interrupts of a tool step in the state."""
-        base = await self._host.states.at(
-            task.run, task.version, task.unsaved, first_attempt=is_first_attempt(task.run)
-        )
-        if isinstance(base, Position):
-            return base
-        state = self._decode(task.run, base)
-        requests = await self._requests(task.run, state, task.interrupts)
-        show_requests(state, requests)
-        names = "+".join(ref.interrupt_id for ref in task.interrupts)
-        return await self._commit(task.run, base, state, task.interrupts, kind=f"pause/{names}")
+
+        async def change(state: AgentState, before: Position) -> Change | None:
+            refs = _joined(before.interrupts, task.interrupts, answered=answers_of(state))
+            if refs == before.interrupts:
+                return None
+            show_requests(state, await self._requests(task.run, state, refs))
+            return Change("pause/" + "+".join(ref.interrupt_id for ref in task.interrupts), refs)
+
+        return await self._commit(task, change)
 
     @activity.defn(name=ANSWER_ACTIVITY)
     @boundary
     async def answer(self, task: AnswerTask) -> Position:
         """Commit an answer, before the code that asked for it runs again."""
-        base = await self._host.states.at(
-            task.run, task.version, task.unsaved, first_attempt=is_first_attempt(task.run)
-        )
-        if isinstance(base, Position):
-            return base
-        state = self._decode(task.run, base)
-        asked = {request.id: request for request in open_requests(state)}
-        request = asked.pop(task.interrupt.interrupt_id, None)
-        attributes = {"node": state.execution_meta.current_node}
+        ref = task.interrupt
+
+        async def change(state: AgentState, before: Position) -> Change | None:
+            is_shown = any(shown.interrupt_id == ref.interrupt_id for shown in before.interrupts)
+            if not is_shown and (not ref.tool_call_id or ref.key in answers_of(state)):
+                return None
+            for request in await self._requests(task.run, state, (ref,)):
+                value = expiry_value(request) if task.expired else task.answer.value
+                if task.answer.by and isinstance(value, dict):
+                    value = {"by": task.answer.by, **value}
+                take_answer(state, request, value)
+            others = tuple(r for r in before.interrupts if r.interrupt_id != ref.interrupt_id)
+            refs = _joined(others, task.remaining, answered=answers_of(state))
+            show_requests(state, await self._requests(task.run, state, refs))
+            return Change(f"answer/{ref.interrupt_id}", refs, resumed=True)
+
+        position = await self._commit(task, change)
         metrics = self._host.metrics
-        (metrics.interrupts_expired if task.expired else metrics.interrupts_answered).add(1, attributes)
-        if request is not None:
-            value = expiry_value(request) if task.expired else task.answer.value
-            if task.answer.by and isinstance(value, dict):
-                value = {"by": task.answer.by, **value}
-            take_answer(state, request, value)
-        show_requests(state, [asked[ref.interrupt_id] for ref in task.remaining if ref.interrupt_id in asked])
-        kind = f"answer/{task.interrupt.interrupt_id}"
-        return await self._commit(task.run, base, state, task.remaining, kind=kind)
+        (metrics.interrupts_expired if task.expired else metrics.interrupts_answered).add(1, {"node": position.node})
+        return position
 
     @activity.defn(name=CHECK_ANSWER_ACTIVITY)
     @boundary
@@ -104,23 +117,59 @@ class AnswerCommits:
         return snapshot.decode(self._host.graph(run.graph).state_class)
 
     async def _commit(
-        self, run: RunRef, base: Snapshot, state: AgentState, interrupts: tuple[InterruptRef, ...], *, kind: str
+        self,
+        task: PauseTask | AnswerTask,
+        change: Callable[[AgentState, Position], Awaitable[Change | None]],
     ) -> Position:
-        assert base.origin is not None
-        before = Position.model_validate(base.origin.position)
-        changes: dict[str, Any] = {
-            "version": base.version + 1,
-            "interrupts": interrupts,
-            "resumed": before.resumed or kind.startswith("answer/"),
-        }
-        return await self._host.states.commit(
-            run,
-            base,
-            state,
-            before.model_copy(update=changes),
-            step=before.step,
-            node=before.node,
-            kind=kind,
-            config=base.config,
-            known_ids=frozenset(message.message_id for message in state.context),
-        )
+        """Commit ``change`` on the version that the task starts from, or on what this run has committed since.
+
+        A workflow task that fails is made again, with what has come in meanwhile, and then its commits may come in
+        another order than those of the first time, which are in the store. So a commit of ours that is not there yet
+        is made on top of the head. ``change`` returns ``None`` where the head has it already.
+        """
+        states, run = self._host.states, task.run
+        base = await states.at(run, task.version, task.unsaved, first_attempt=is_first_attempt(run))
+        while True:
+            moved = isinstance(base, Position)
+            head = await states.head(run) if isinstance(base, Position) else base
+            if head is None or head.origin is None or head.origin.run_id != run.run_id:
+                raise StaleStateError(
+                    run.thread_id, expected_version=task.version, current_version=head.version if head else 0
+                )
+            before = Position.model_validate(head.origin.position)
+            if moved and (before.step != task.step or before.next not in ("node", "tools")):
+                return before  # the step is over
+            state = self._decode(run, head)
+            known_ids = frozenset(message.message_id for message in state.context)
+            made = await change(state, before)
+            if made is None:
+                return before
+            after = before.model_copy(
+                update={
+                    "version": head.version + 1,
+                    "unsaved": 0,
+                    "interrupts": made.interrupts,
+                    "resumed": before.resumed or made.resumed,
+                }
+            )
+            base = await states.commit(
+                run,
+                head,
+                state,
+                after,
+                step=before.step,
+                node=before.node,
+                kind=made.kind,
+                config=head.config,
+                known_ids=known_ids,
+            )
+            if base is after:
+                return after
+
+
+def _joined(
+    shown: tuple[InterruptRef, ...], others: tuple[InterruptRef, ...], *, answered: Mapping[str, Any]
+) -> tuple[InterruptRef, ...]:
+    """``shown``, and those of ``others`` that are neither among them nor answered."""
+    known = {ref.interrupt_id for ref in shown}
+    return (*shown, *(ref for ref in others if ref.interrupt_id not in known and ref.key not in answered))

@@ -8,9 +8,11 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from .errors import InputError, TenxGraphError
 from .limits import UNSET, Unset
+from .search_attributes import attributes_of
 from .state import Message
 from .wire import WORKFLOW_TYPE, InterruptRef, RunInput, RunResult, workflow_id_of
 
@@ -33,6 +35,8 @@ class RunHandle:
 
     thread_id: str
     workflow: WorkflowHandle[Any, RunResult]
+    user_id: str | None = None
+    """Whose the run has to be; ``None`` acts as operator."""
 
     async def result(self) -> RunResult:
         """Wait for the end.
@@ -40,7 +44,9 @@ class RunHandle:
         Raises:
             RunFailed: It failed; says why.
             RunStopped: It was stopped.
+            InputError: There is no run of this thread, here and below.
         """
+        await self._check_user()
         try:
             return await self.workflow.result()
         except WorkflowFailureError as exc:
@@ -57,6 +63,7 @@ class RunHandle:
         Raises:
             InputError: There is no such interrupt, it was answered already, or the answer does not fit.
         """
+        await self._check_user()
         try:
             answered: str = await self.workflow.execute_update(
                 "resume", {"interrupt_id": interrupt_id, "value": value, "by": by}, result_type=str
@@ -68,12 +75,35 @@ class RunHandle:
 
     async def interrupts(self) -> list[InterruptRef]:
         """The open interrupts; what they ask is in the thread's state."""
+        await self._check_user()
         waiting: list[InterruptRef] = await self.workflow.query("interrupts", result_type=list[InterruptRef])
         return waiting
 
     async def stop(self) -> None:
         """Ask the run to stop: a Temporal cancellation."""
+        await self._check_user()
         await self.workflow.cancel()
+
+    async def signal(self, value: Any, *, interrupt_id: str | None = None, by: str = "") -> None:
+        """Answer as ``answer`` does, without a check and without a worker: kept until one is up."""
+        await self._check_user()
+        await self.workflow.signal("resume", {"interrupt_id": interrupt_id, "value": value, "by": by})
+
+    async def _check_user(self) -> None:
+        """The owner is in the run's first event, which needs no worker to read."""
+        if self.user_id is None:
+            return
+        try:
+            async for event in self.workflow.fetch_history_events(page_size=1):
+                payloads = event.workflow_execution_started_event_attributes.input.payloads
+                (run_input,) = await self.workflow._client.data_converter.decode(payloads, [RunInput])
+                if run_input.user_id == self.user_id:
+                    return
+                break
+        except RPCError as exc:
+            if exc.status != RPCStatusCode.NOT_FOUND:
+                raise
+        raise InputError(f"there is no run of thread {self.thread_id!r}")
 
 
 class GraphClient:
@@ -82,6 +112,8 @@ class GraphClient:
     def __init__(self, client: Client, *, task_queue: str = "tenxgraph") -> None:
         self._client = client
         self._task_queue = task_queue
+        self._searchable = True
+        """Whether the namespace has our search attributes, as far as is known."""
 
     async def start(
         self,
@@ -117,14 +149,7 @@ class GraphClient:
             graph=graph, thread_id=thread_id, user_id=user_id, input=entered, config=dict(config or {})
         )
         try:
-            handle = await self._client.start_workflow(
-                WORKFLOW_TYPE,
-                run_input,
-                id=workflow_id_of(thread_id),
-                task_queue=self._task_queue,
-                result_type=RunResult,
-                static_summary=f"{graph}: {thread_id}",
-            )
+            handle = await self._start(run_input)
         except WorkflowAlreadyStartedError as exc:
             raise InputError(
                 f"a run of thread {thread_id!r} is open (workflow {exc.workflow_id}, run {exc.run_id}); wait for its "
@@ -132,10 +157,36 @@ class GraphClient:
             ) from exc
         return RunHandle(thread_id, handle)
 
-    def handle(self, thread_id: str) -> RunHandle:
-        """The latest run of a thread."""
+    async def _start(self, run_input: RunInput) -> WorkflowHandle[Any, RunResult]:
+        """With the search attributes where the namespace has them, else with a memo that says the same."""
+        if self._searchable:
+            try:
+                return await self._start_workflow(
+                    run_input.model_copy(update={"shows_status": "search_attributes"}),
+                    search_attributes=attributes_of(run_input),
+                )
+            except RPCError as exc:
+                if exc.status != RPCStatusCode.INVALID_ARGUMENT or "search attribute" not in str(exc).lower():
+                    raise
+                self._searchable = False
+        return await self._start_workflow(run_input.model_copy(update={"shows_status": "memo"}))
+
+    async def _start_workflow(self, run_input: RunInput, **options: Any) -> WorkflowHandle[Any, RunResult]:
+        handle: WorkflowHandle[Any, RunResult] = await self._client.start_workflow(
+            WORKFLOW_TYPE,
+            run_input,
+            id=workflow_id_of(run_input.thread_id),
+            task_queue=self._task_queue,
+            result_type=RunResult,
+            static_summary=f"{run_input.graph}: {run_input.thread_id}",
+            **options,
+        )
+        return handle
+
+    def handle(self, thread_id: str, *, user_id: str | None = None) -> RunHandle:
+        """The latest run of a thread. With ``user_id``, a run of another user does not exist for this handle."""
         handle = self._client.get_workflow_handle(workflow_id_of(thread_id), result_type=RunResult)
-        return RunHandle(thread_id, handle)
+        return RunHandle(thread_id, handle, user_id)
 
     async def run(self, graph: str, thread_id: str, messages: Any = None, **options: Any) -> RunResult:
         """Start a run and wait for its end; as ``start`` and ``RunHandle.result``."""

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
+
+from .wire import RunInput
 
 SEARCH_ATTRIBUTES = ("TenxGraph", "TenxStatus", "TenxThreadId", "TenxUserId")
 """All of them keywords."""
+
+STATUS = SearchAttributeKey.for_keyword("TenxStatus")
+"""``running`` or ``paused``; whether the run is open at all is Temporal's ``ExecutionStatus``."""
 
 _KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
 _REFUSALS = (
@@ -33,6 +39,13 @@ class Registration:
     missing: tuple[str, ...] = ()
     mistyped: tuple[str, ...] = ()
     problem: str = ""
+
+
+def attributes_of(run_input: RunInput) -> TypedSearchAttributes:
+    """The search attributes of a run that starts."""
+    values = {"TenxGraph": run_input.graph, "TenxThreadId": run_input.thread_id, "TenxUserId": run_input.user_id}
+    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in values.items()]
+    return TypedSearchAttributes([*pairs, SearchAttributePair(STATUS, "running")])
 
 
 async def look_up(client: Client) -> Registration:

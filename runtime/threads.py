@@ -6,21 +6,24 @@ A run finds its state by version and row, so a thread that is edited or deleted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from pydantic import ValidationError
 
 from .errors import ForbiddenError, InputError, StaleStateError, problems
 from .graph.advance import open_calls
-from .state import AgentState, Message
+from .interrupt import InterruptRequest, open_requests
+from .state import AgentState, ExecutionStatus, Message
 from .state.encoding import check_fields, decode_state, dump_json, encode_state
 from .storage.contract import Commit, Committed, Head, HeadMoved, LedgerEntry, MessageIdTaken, Store
 from .storage.redis_cache import RedisCache
 from .storage.thread_states import message_row
 from .tools.identity import ledger_key, reidentified, settle_identity
 
-S = TypeVar("S", bound=AgentState)
+_PAGE = 100
 
 
 async def thread_state(
@@ -159,6 +162,30 @@ async def edit_thread(
     if cache is not None:
         await cache.drop(thread_id, head.user_id)
     return committed
+
+
+@dataclass(frozen=True)
+class OpenInterrupt:
+    """A question that a thread waits for an answer to."""
+
+    thread_id: str
+    user_id: str
+    since: datetime
+    request: InterruptRequest
+
+
+async def open_interrupts(store: Store, *, user_id: str | None = None) -> AsyncIterator[OpenInterrupt]:
+    """What threads wait for, those that were updated last first: all, or those of one user."""
+    before, last = None, None
+    while page := await store.list_threads(user_id=user_id, limit=_PAGE, before=before, before_thread=last):
+        for info in page:
+            if info.status != ExecutionStatus.INTERRUPTED_BEFORE:
+                continue
+            head = await store.load_head(info.thread_id, user_id)
+            if head is not None and head.fields is not None:
+                for request in open_requests(decode_state(AgentState, head.fields)):
+                    yield OpenInterrupt(info.thread_id, info.user_id, info.updated_at, request)
+        before, last = page[-1].updated_at, page[-1].thread_id
 
 
 async def delete_thread(

@@ -185,6 +185,8 @@ class RunInput(Wire):
     position: Position | None = None
     answers: tuple[Answer, ...] = ()
     """Answers that were not used yet when the run continued as new."""
+    shows_status: Literal["nowhere", "memo", "search_attributes"] = "nowhere"
+    """Where the run keeps ``TenxStatus``, ``running`` or ``paused``. Search attributes must be registered."""
 
 
 class RunRef(Wire):
@@ -291,6 +293,7 @@ class PauseTask(RunTask):
     version: int
     interrupts: tuple[InterruptRef, ...]
     unsaved: int = 0
+    step: int = -1
 
 
 class AnswerTask(RunTask):
@@ -302,6 +305,7 @@ class AnswerTask(RunTask):
     expired: bool = False
     remaining: tuple[InterruptRef, ...] = ()
     unsaved: int = 0
+    step: int = -1
 
 
 class CheckTask(RunTask):

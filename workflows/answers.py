@@ -104,6 +104,7 @@ class Answers:
         self.ignored_count += 1
         self.ignored = [*self.ignored, why][-_MAX_IGNORED:]
         workflow.logger.warning("an answer was ignored: %s", why)
+        workflow.metric_meter().create_counter("tenxgraph.interrupts.ignored").add(1)
 
 
 def parse_answer(raw: Any) -> tuple[Answer | None, str]:

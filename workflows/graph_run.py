@@ -33,6 +33,7 @@ from ..runtime.wire import (
 from .answers import Answers, parse_answer
 from .dispatch import cancel_requested, code_of, reason_of, run_local, run_step
 from .progress import Progress
+from .settle import settle
 from .tool_step import ToolStep
 
 # Mistakes in workflow code would otherwise retry the workflow task for ever, which looks like a hang.
@@ -61,7 +62,7 @@ class GraphRun:
         self._run = run.compact(workflow_run_id=info.run_id)
         self._answers = Answers(run_input.answers)
         start = run_input.position or Position(version=0, step=0, node="", next="begin")
-        self._progress = Progress(self._run, start, self._answers)
+        self._progress = Progress(self._run, start, self._answers, shows_status=run_input.shows_status)
         self._closing: asyncio.Task[Position] | None = None
 
     @workflow.signal
@@ -163,10 +164,13 @@ class GraphRun:
             if cancel_requested():
                 raise asyncio.CancelledError
             if workflow.info().is_continue_as_new_suggested():
-                await self._roll_over()
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                self._roll_over()
             gates = [ref for ref in progress.position.interrupts if not ref.tool_call_id]
             if gates:
-                await progress.wait(gates[0])
+                waiting = asyncio.create_task(progress.wait(gates[0]))
+                await settle([waiting], quiet=lambda: not progress.committing, roll_over=self._roll_over)
+                waiting.result()
             elif progress.position.next == "begin":
                 progress.position = await self._begin()
             elif progress.position.next == "node":
@@ -190,9 +194,8 @@ class GraphRun:
         summary = f"{position.node} (step {position.step})"
         return await run_step(node_activity(position.node), task, Position, position.limits, summary)
 
-    async def _roll_over(self) -> None:
-        """Continue as new. Nothing is lost: the position and unused answers go along, handlers finish first."""
-        await workflow.wait_condition(workflow.all_handlers_finished)
+    def _roll_over(self) -> None:
+        """Continue as new, at a moment when no handler runs. The position and unused answers go along."""
         rest = {"input": {}, "position": self._progress.position, "answers": self._answers.unused}
         workflow.continue_as_new(self._input.model_copy(update=rest))
 

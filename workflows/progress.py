@@ -8,6 +8,7 @@ from collections.abc import Callable
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from ..runtime.search_attributes import STATUS
 from ..runtime.wire import (
     ANSWER_ACTIVITY,
     PAUSE_ACTIVITY,
@@ -26,13 +27,25 @@ from .dispatch import run_local
 class Progress:
     """The run's position, moved only by commits, one at a time: each starts from the version of the one before."""
 
-    def __init__(self, run: RunRef, position: Position, answers: Answers) -> None:
+    def __init__(self, run: RunRef, position: Position, answers: Answers, *, shows_status: str) -> None:
         self.run = run
-        self.position = position
         self.answers = answers
+        self._position = position
+        self._shows_status = shows_status
+        self._status = "paused" if position.interrupts else "running"
         self.doomed = False
         """The run ends with this step: nobody needs to answer any more."""
         self._commits = asyncio.Lock()
+
+    @property
+    def position(self) -> Position:
+        """Where the run stands since the last commit."""
+        return self._position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._position = position
+        self.show()
 
     @property
     def committing(self) -> bool:
@@ -63,7 +76,11 @@ class Progress:
             await self.commit(
                 PAUSE_ACTIVITY,
                 lambda at: PauseTask(
-                    run=self.run, version=at.version, unsaved=at.unsaved, interrupts=self.answers.open_refs
+                    run=self.run,
+                    version=at.version,
+                    unsaved=at.unsaved,
+                    step=at.step,
+                    interrupts=self.answers.open_refs,
                 ),
             )
         self.show()
@@ -82,6 +99,7 @@ class Progress:
                 run=self.run,
                 version=at.version,
                 unsaved=at.unsaved,
+                step=at.step,
                 interrupt=ref,
                 answer=answer,
                 expired=expired,
@@ -101,6 +119,16 @@ class Progress:
 
     def show(self) -> None:
         """Tell Temporal's UI where the run stands."""
-        waiting = self.waiting
-        lines = [f"- `{ref.interrupt_id}` {ref.key}" for ref in waiting]
-        workflow.set_current_details("\n".join(["Waiting for an answer:", *lines]) if waiting else "")
+        position, waiting = self._position, self.waiting
+        details = f"`{position.node}`, step {position.step}" if position.node else ""
+        if waiting:
+            asked = "\n".join(f"- `{ref.interrupt_id}` {ref.key}" for ref in waiting)
+            details = f"{details}\n\nWaiting for an answer:\n{asked}"
+        workflow.set_current_details(details)
+        status = "paused" if waiting else "running"
+        if status != self._status and position.next not in ("end", "fail"):
+            self._status = status
+            if self._shows_status == "search_attributes":
+                workflow.upsert_search_attributes([STATUS.value_set(status)])
+            elif self._shows_status == "memo":
+                workflow.upsert_memo({STATUS.name: status})

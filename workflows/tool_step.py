@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from ..runtime.wire import (
@@ -25,12 +24,13 @@ from ..runtime.wire import (
 )
 from .dispatch import is_the_models, reason_of, run_step
 from .progress import Progress
+from .settle import settle
 
 
 class ToolStep:
     """The calls of ``progress.position``. ``roll_over`` continues the workflow as new."""
 
-    def __init__(self, progress: Progress, roll_over: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, progress: Progress, roll_over: Callable[[], None]) -> None:
         self._progress = progress
         self._step: Position = progress.position
         self._roll_over = roll_over
@@ -140,24 +140,9 @@ class ToolStep:
         return {one.tool_call_id: one for one in outcome.outcomes}
 
     async def _settled(self, calls: list[asyncio.Task[ToolOutcome]]) -> list[ToolOutcome]:
-        """The outcomes in call order, once all have settled; a cancel reaches them all and waits for them too."""
-
-        def settled() -> bool:
-            return all(call.done() for call in calls)
-
-        def idle() -> bool:  # nothing runs, everything waits for people: the one time to roll over within a step
-            quiet = self._under_way == 0 and not self._progress.committing
-            return quiet and workflow.info().is_continue_as_new_suggested()
-
-        try:
-            await workflow.wait_condition(lambda: settled() or idle())
-            if not settled():
-                await self._roll_over()
-        except asyncio.CancelledError:
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-            raise
+        """The outcomes in call order, once all have settled."""
+        quiet = lambda: self._under_way == 0 and not self._progress.committing  # noqa: E731
+        await settle(calls, quiet=quiet, roll_over=self._roll_over)
         failures = [failure for call in calls if (failure := call.exception())]
         if failures:
             raise failures[0]

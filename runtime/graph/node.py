@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import ValidationError
 
 from ..command import Command
-from ..errors import GraphDefinitionError, NodeError
+from ..errors import GraphDefinitionError, NodeError, problems
 from ..limits import UNSET, Retry, Timeout, Unset
 from ..state import AgentState, Message, add_messages
 from ..tools.context import RunContext
@@ -111,8 +111,7 @@ def apply_result(node: str, state: AgentState, result: Any) -> tuple[AgentState,
     try:
         return _joined(state, result), goto
     except (ValidationError, KeyError, TypeError, ValueError) as exc:
-        text = exc.args[0] if isinstance(exc, KeyError) else str(exc)
-        raise NodeError(f"node {node!r} returned what its state cannot take: {text}") from exc
+        raise NodeError(f"node {node!r} returned what its state cannot take: {problems(exc)}") from exc
 
 
 def _joined(state: AgentState, result: Any) -> AgentState:

@@ -6,24 +6,20 @@ import asyncio
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from typing import Any
 
 import asyncpg
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
-from temporalio.client import Client
-from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from tenxgraph_temporal import Command, GraphClient, StateGraph, TenxGraphPlugin, WirePlugin
+from tenxgraph_temporal import Command, GraphClient, StateGraph, TenxGraphPlugin
 from tenxgraph_temporal.examples.process import Process, python_process
 from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.state.encoding import load_json
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 
-from ..support.app import App, eventually
+from ..support.app import App
 from ..support.graphs import StoryState
+from ..support.namespaces import client_of_new_namespace
 from .state_writer import THREAD
 
 
@@ -101,7 +97,7 @@ async def test_ten_runs_race_on_one_thread(app: App) -> None:
 
     graph = StateGraph(StoryState, name="race").add_node("step", step).set_entry_point("step").compile()
     thread_id = app.thread()
-    clients = [await client_of_new_namespace(app) for _ in range(10)]
+    clients = [await client_of_new_namespace(app.stack) for _ in range(10)]
     async with AsyncExitStack() as stack:
         for client in clients:
             plugin = TenxGraphPlugin([graph], app.store)
@@ -132,22 +128,3 @@ async def test_ten_runs_race_on_one_thread(app: App) -> None:
     assert {f"from {number}" for number in winners} <= said
     rows = [row.message_id for row in await app.store.list_messages(thread_id, None)]
     assert sorted(rows) == sorted(m.message_id for m in state.context)
-
-
-async def client_of_new_namespace(app: App) -> Client:
-    name = f"race-{app.thread()}"
-    retention = Duration()
-    retention.FromTimedelta(timedelta(days=1))
-    await app.client.workflow_service.register_namespace(
-        RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=retention)
-    )
-    client = await Client.connect(app.stack.temporal_address, namespace=name, plugins=[WirePlugin()])
-
-    async def known() -> bool:
-        try:
-            return [execution async for execution in client.list_workflows()] == []
-        except RPCError:
-            return False
-
-    await eventually(known)
-    return client

@@ -13,7 +13,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from tenxgraph_temporal import AgentState, Command, CompiledGraph, StateGraph, ToolContext, WirePlugin
+from tenxgraph_temporal import AgentState, Command, CompiledGraph, StateGraph, ToolContext, WirePlugin, interrupt
 from tenxgraph_temporal.runtime.client import RunStopped
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
@@ -117,6 +117,74 @@ async def test_the_handle_of_the_start_stops_a_run_that_rolled_over(forgetful: A
         await run.stop()
         with pytest.raises(RunStopped):
             await asyncio.wait_for(run.result(), 30)
+
+
+async def test_questions_outlive_their_histories(forgetful: App) -> None:
+    """Forty questions, answered by signals and updates at whatever moment: while paused, while rolling over."""
+
+    def ask(state: Counted) -> Command:
+        answer = interrupt(state.count)
+        if answer != state.count:
+            raise ValueError(f"{answer} is the answer to another question than {state.count}")
+        return Command(update={"count": state.count + 1}, goto="ask" if state.count < 39 else "__end__")
+
+    graph = StateGraph(Counted, name="ask").add_node("ask", ask).set_entry_point("ask").compile()
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(graph, max_cached_workflows=100):
+        run = await app.start("ask", thread_id, config={"recursion_limit": 100})
+        first = run.workflow.first_execution_run_id
+        current = app.graphs.handle(thread_id)
+        seen: set[str] = set()
+        for number in range(40):
+
+            async def unseen() -> list[str]:
+                return [ref.interrupt_id for ref in await current.interrupts() if ref.interrupt_id not in seen]
+
+            (interrupt_id,) = await eventually(unseen)
+            seen.add(interrupt_id)
+            if number % 2:
+                await current.signal(number, interrupt_id=interrupt_id)
+            else:
+                await current.answer(number, interrupt_id=interrupt_id)
+        await asyncio.wait_for(run.result(), 60)
+    assert (await app.state(thread_id, Counted)).count == 40
+    listed = await executions(app, thread_id)
+    assert len(listed) > 5, "it rolled over"
+    for execution in listed:
+        await replay(await app.client.get_workflow_handle(execution.id, run_id=execution.run_id).fetch_history())
+    assert first in {execution.run_id for execution in listed}
+
+
+async def test_parallel_questions_outlive_their_histories(forgetful: App) -> None:
+    """Three calls that ask again and again while the run rolls over beneath them; a finished one never runs again."""
+    ran: list[str] = []
+
+    def confirm(name: str) -> str:
+        ran.append(name)
+        return "".join(interrupt(n) for n in range(12))
+
+    def once() -> str:
+        ran.append("once")
+        return "done"
+
+    names = ("a", "b", "c")
+    graph = agent([confirm, once], [*(call("confirm", name, name=name) for name in names), call("once", "d")])
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(graph, max_cached_workflows=100):
+        run = await app.start("agent", thread_id)
+        current = app.graphs.handle(thread_id)
+        asked: set[str] = set()
+        while len(asked) < 36:
+            for ref in await current.interrupts():
+                if ref.interrupt_id not in asked:
+                    asked.add(ref.interrupt_id)
+                    await current.signal(ref.tool_call_id, interrupt_id=ref.interrupt_id)
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(run.result(), 60)
+    state = await app.state(thread_id)
+    assert [m.text() for m in state.context if m.role == "tool"] == [*(name * 12 for name in names), "done"]
+    assert ran.count("once") == 1
+    assert len(await executions(app, thread_id)) > 2
 
 
 async def test_the_database_restarts_under_load(world: World, tmp_path: Path) -> None:
