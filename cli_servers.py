@@ -195,7 +195,7 @@ async def _setup(*, schema_only: bool, as_json: bool) -> None:
     if not as_json:
         out(f"schema {settings.database_schema!r} is up to date")
     if not schema_only:
-        client = await connect()
+        client = await connect(settings)
         made = await register(client)
         document["search_attributes"] = dataclasses.asdict(made)
         if made.created and not as_json:

@@ -73,6 +73,7 @@ def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, 
     plugin = TenxGraphPlugin(
         graphs,
         store,
+        keys=settings.keys,
         cache_bytes=settings.state_cache_bytes,
         cancel_grace=settings.cancel_grace,
         use_ledger=settings.ledger,
@@ -122,7 +123,7 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
             await store.check()
         except SchemaError:  # a role that may not change the schema needs none where it is up to date
             await store.setup()
-        client = await connect()
+        client = await connect(settings)
         worker = build_worker(client, graphs, store, settings)
         await stack.enter_async_context(worker)
         if settings.health_port:

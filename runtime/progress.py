@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from temporalio.api.enums.v1 import EventType, TimeoutType
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.exceptions import FailureError
 
 from .wire import ToolOutcome
 
@@ -61,12 +64,13 @@ class Pending:
 async def pending_steps(client: Client, workflow_id: str) -> list[Pending]:
     """Nodes and tool calls that the latest run waits for."""
     description = await client.get_workflow_handle(workflow_id).describe()
+    reason = partial(_reason, client.data_converter)
     return [
         Pending(
             activity=pending.activity_type.name,
             activity_id=pending.activity_id,
             attempt=pending.attempt,
-            failure=_reason(pending.last_failure) if pending.HasField("last_failure") else "",
+            failure=await reason(pending.last_failure) if pending.HasField("last_failure") else "",
         )
         for pending in description.raw_description.pending_activities
     ]
@@ -99,10 +103,10 @@ class _Steps:
             return self._step(done.scheduled_event_id, _WHAT[outcome.status], outcome.error or "")
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
             failed = event.activity_task_failed_event_attributes
-            return self._step(failed.scheduled_event_id, "failed", _reason(failed.failure))
+            return self._step(failed.scheduled_event_id, "failed", await _reason(self._converter, failed.failure))
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
             late = event.activity_task_timed_out_event_attributes
-            return self._step(late.scheduled_event_id, "timed out", _reason(late.failure))
+            return self._step(late.scheduled_event_id, "timed out", await _reason(self._converter, late.failure))
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
             return self._step(event.activity_task_canceled_event_attributes.scheduled_event_id, "cancelled")
         return None
@@ -124,8 +128,11 @@ _WHAT: dict[str, _What] = {
 }
 
 
-def _reason(failure: Failure) -> str:
+async def _reason(converter: DataConverter, failure: Failure) -> str:
     if failure.HasField("timeout_failure_info"):
         kind = TimeoutType.Name(failure.timeout_failure_info.timeout_type).removeprefix("TIMEOUT_TYPE_")
         return "its worker was lost" if kind == "HEARTBEAT" else f"timeout ({kind.lower().replace('_', ' ')})"
-    return failure.message
+    readable = Failure()
+    readable.CopyFrom(failure)
+    decoded = await converter.decode_failure(readable)
+    return decoded.message if isinstance(decoded, FailureError) else str(decoded)
