@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from temporalio.api.enums.v1 import EventType, TimeoutType
+from temporalio.api.enums.v1 import EventType, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
@@ -17,11 +17,19 @@ from temporalio.exceptions import FailureError
 from .wire import ToolOutcome
 
 _PREFIXES = ("node:", "tool:")
+_WORKERS_FAULTS = (
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent:
-    """Something that happened to a node or a tool call. ``activity`` is ``node:<name>`` or ``tool:<name>``."""
+    """Something that happened to a node or a tool call. ``activity`` is ``node:<name>`` or ``tool:<name>``.
+
+    It is ``workflow task`` where a worker could not go on with the run itself, for lack of a key or the right version:
+    it is tried again until one can.
+    """
 
     activity: str
     what: Literal["scheduled", "completed", "replayed", "paused", "failed", "timed out", "cancelled"]
@@ -86,6 +94,12 @@ class _Steps:
 
     async def read(self, event: HistoryEvent) -> StepEvent | None:
         kind = event.event_type
+        if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            task = event.workflow_task_failed_event_attributes
+            if task.cause not in _WORKERS_FAULTS:
+                return None
+            reason = await _reason(self._converter, task.failure)
+            return StepEvent(activity="workflow task", what="failed", attempt=1, worker=task.identity, detail=reason)
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             name = event.activity_task_scheduled_event_attributes.activity_type.name
             self._names[event.event_id] = name
