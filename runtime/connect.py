@@ -81,7 +81,9 @@ async def connect(settings: Settings | None = None) -> Client:
     try:
         return await Client.connect(**config, plugins=[plugin])
     except (RuntimeError, ValueError, OSError) as exc:
+        remedy = "set TEMPORAL_ADDRESS, or start one with: tenxgraph-temporal dev"
+        if config.get("tls"):
+            remedy = "check TEMPORAL_ADDRESS, the certificates that TEMPORAL_TLS_* name, and TEMPORAL_API_KEY"
         raise SettingsError(
-            f"no Temporal server at {address} (namespace {config.get('namespace', 'default')!r}): {exc}; set "
-            "TEMPORAL_ADDRESS, or start one with: tenxgraph-temporal dev"
+            f"no Temporal server at {address} (namespace {config.get('namespace', 'default')!r}): {exc}; {remedy}"
         ) from exc

@@ -226,6 +226,14 @@ async def _redis(settings: Settings) -> Finding:
 
     try:
         redis: Redis = Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
+    except (ValueError, TypeError):  # whose text may quote the password
+        return Finding(
+            check="redis",
+            status="failed",
+            detail="TENXGRAPH_REDIS_URL cannot be read as redis://user:password@host:port/0",
+            remedy="percent-encode any of :/?#[]@ in the user and the password",
+        )
+    try:
         try:
             info = await asyncio.wait_for(redis.info("server"), _TIMEOUT)
         finally:
