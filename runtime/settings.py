@@ -35,7 +35,7 @@ class Settings(BaseModel):
     redis_url: SecretStr = SecretStr("")
     """A Redis or Valkey that ``doctor`` checks. Runs do not need one, and do not use it yet."""
     encryption_keys: SecretStr = SecretStr("")
-    """``id:base64,id2:base64``, AES-256 keys: the first encrypts what crosses Temporal, all decrypt. See production."""
+    """``id:base64,id2:base64``, AES-256 keys: the first encrypts what crosses Temporal, all decrypt."""
     codec_server_token: SecretStr = SecretStr("")
     """What callers of ``tenxgraph-temporal codec-server`` must send as ``Authorization: Bearer ...``."""
     task_queue: str = "tenxgraph"
