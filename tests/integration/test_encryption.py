@@ -6,7 +6,8 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+import zlib
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,20 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 from google.protobuf.message import Message as Proto
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowHistory
+from temporalio.client import Client, WorkflowHistory, WorkflowUpdateFailedError
+from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
+from temporalio.worker import Worker
 
 from tenxgraph_temporal import (
     AgentState,
+    EncryptionCodec,
     EncryptionKeys,
+    GraphClient,
     RunHandle,
     StateGraph,
+    TenxGraphPlugin,
     ToolContext,
     WirePlugin,
     interrupt,
@@ -30,7 +37,7 @@ from tenxgraph_temporal import (
 from tenxgraph_temporal.examples.process import python_process
 from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.devstack._temporal import _executable
-from tenxgraph_temporal.runtime.errors import EncryptionError
+from tenxgraph_temporal.runtime.errors import EncryptionError, InputError, SettingsError
 from tenxgraph_temporal.runtime.progress import follow, pending_steps
 
 from ..support.app import App, eventually
@@ -50,6 +57,7 @@ UPDATED = "4242-updated"
 WRONG = "4242-wrong"
 REPORTED = "4242-reported"
 ARGUED = "4242-argued"
+NOWHERE = "4242-nowhere"
 
 
 def variable(keys: EncryptionKeys) -> str:
@@ -140,6 +148,12 @@ async def test_nothing_that_users_say_is_in_a_history(encrypted: App) -> None:
         run = await encrypted.start("agent", thread_id, SAID, config={"secret": CONFIGURED})
         await paused(run, 2)
         first, second = await run.interrupts()
+        unknowing = (await Client.connect(encrypted.stack.temporal_address)).get_workflow_handle(run.workflow.id)
+        with pytest.raises(InputError, match=NOWHERE):
+            await run.answer(1, interrupt_id=NOWHERE)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await unknowing.execute_update("resume", {"interrupt_id": NOWHERE, "value": 1})
+        assert NOWHERE not in str(refused.value.cause), "a refusal crosses Temporal, too"
         await run.workflow.signal("resume", {"interrupt_id": first.interrupt_id, "value": ANSWERED})
         assert await run.answer(UPDATED, interrupt_id=second.interrupt_id) == second.interrupt_id
         await run.result()
@@ -298,6 +312,62 @@ async def test_a_client_that_lacks_the_key(app: App, encrypted: App) -> None:
         await run.result()
     with pytest.raises(EncryptionError, match="this process has no keys"):
         await app.graphs.handle(run.thread_id).result()
+
+
+# --- a codec of one's own -----------------------------------------------------------------------------------
+
+
+class Compressing(PayloadCodec):
+    """Compresses, then encrypts: an order that only its author can know."""
+
+    def __init__(self) -> None:
+        self.inner = EncryptionCodec(K1)
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return await self.inner.encode(
+            [Payload(metadata={"encoding": b"zlib"}, data=zlib.compress(p.SerializeToString())) for p in payloads]
+        )
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [
+            Payload.FromString(zlib.decompress(p.data)) if p.metadata["encoding"] == b"zlib" else p
+            for p in await self.inner.decode(payloads)
+        ]
+
+
+async def test_a_codec_of_ones_own(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both plugins keep it, and next to the setting it has to be asked for."""
+    theirs = DataConverter(
+        payload_codec=Compressing(), failure_converter_class=DefaultFailureConverterWithEncodedAttributes
+    )
+    address = app.stack.temporal_address
+    monkeypatch.setenv("TENXGRAPH_ENCRYPTION_KEYS", variable(K1))
+    with pytest.raises(SettingsError, match=r"payload codec of its own \(Compressing\)"):
+        await Client.connect(address, data_converter=theirs, plugins=[WirePlugin()])
+    client = await Client.connect(address, data_converter=theirs, plugins=[WirePlugin(keys=EncryptionKeys())])
+    assert client.data_converter.payload_codec is theirs.payload_codec
+    monkeypatch.delenv("TENXGRAPH_ENCRYPTION_KEYS")
+    own = App(stack=app.stack, client=client, store=app.store, logs=app._logs)
+    async with own.worker(agent([])):
+        run = await own.start("agent", own.thread(), SAID * 1000)
+        await run.result()
+    history = await raw_history(app, run)
+    assert b"4242" not in readable(history)
+    assert len(readable(history)) < 1000 * len(SAID), "it was compressed first"
+    await own.replay_all()
+
+
+async def test_a_plain_client_encrypts_where_the_variable_is_set(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By either plugin, without another word: nobody writes in clear for lack of an argument."""
+    monkeypatch.setenv("TENXGRAPH_ENCRYPTION_KEYS", variable(K1))
+    wire = await Client.connect(app.stack.temporal_address, plugins=[WirePlugin()])
+    plugin = TenxGraphPlugin([agent([])], app.store)
+    plain = await Client.connect(app.stack.temporal_address)
+    async with Worker(plain, task_queue=app.queue, plugins=[plugin]):
+        run = await GraphClient(wire, task_queue=app.queue).start("agent", app.thread(), SAID)
+        await run.result()
+    history = await raw_history(app, run)
+    assert set(in_clear(history)) <= {"data"}, history.to_json()
 
 
 # --- the codec server, asked as Temporal's own programs do --------------------------------------------------
