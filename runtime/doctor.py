@@ -69,9 +69,9 @@ def _encryption(settings: Settings) -> Finding:
     if not keys:
         detail = "off: TENXGRAPH_ENCRYPTION_KEYS is not set, what crosses Temporal is in clear"
     elif keys.current_id is None:
-        detail = f"off for what is new; the keys {', '.join(keys.ids)} decrypt"
+        detail = f"off for what is new; decrypts with {', '.join(keys.ids)}"
     else:
-        detail = f"on: the key {keys.current_id} encrypts; {', '.join(keys.ids)} decrypt"
+        detail = f"on: encrypts with {keys.current_id}, decrypts with {', '.join(keys.ids)}"
     return Finding(check="encryption", status="ok", detail=detail)
 
 

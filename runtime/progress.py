@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from temporalio.api.enums.v1 import EventType, TimeoutType, WorkflowTaskFailedCause
@@ -72,13 +71,14 @@ class Pending:
 async def pending_steps(client: Client, workflow_id: str) -> list[Pending]:
     """Nodes and tool calls that the latest run waits for."""
     description = await client.get_workflow_handle(workflow_id).describe()
-    reason = partial(_reason, client.data_converter)
     return [
         Pending(
             activity=pending.activity_type.name,
             activity_id=pending.activity_id,
             attempt=pending.attempt,
-            failure=await reason(pending.last_failure) if pending.HasField("last_failure") else "",
+            failure=await _reason(client.data_converter, pending.last_failure)
+            if pending.HasField("last_failure")
+            else "",
         )
         for pending in description.raw_description.pending_activities
     ]

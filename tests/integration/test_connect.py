@@ -159,7 +159,7 @@ async def test_no_secret_is_in_what_a_worker_and_doctor_say(app: App, authority:
                     output += process.output
             assert await worker.terminate() == 0
             output += worker.output
-    assert "encryption: on: the key 2026-02 encrypts; 2026-02 decrypt" in output, output
+    assert "encryption: on: encrypts with 2026-02, decrypts with 2026-02" in output, output
     assert not [secret for secret in SECRETS if secret in output], output
 
 
