@@ -2,8 +2,10 @@
 
 from .plugin import TenxGraphPlugin
 from .runtime.client import GraphClient, RunHandle
+from .runtime.codec import EncryptionCodec
 from .runtime.command import Command
 from .runtime.connect import WirePlugin, connect
+from .runtime.encryption_keys import EncryptionKeys
 from .runtime.errors import TenxGraphError
 from .runtime.graph import CompiledGraph, StateGraph
 from .runtime.interrupt import InterruptExpired, OnTimeout, interrupt
@@ -34,6 +36,8 @@ __all__ = [
     "AgentState",
     "Command",
     "CompiledGraph",
+    "EncryptionCodec",
+    "EncryptionKeys",
     "ExecutionState",
     "ExecutionStatus",
     "GraphClient",

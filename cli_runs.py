@@ -84,7 +84,7 @@ async def _run(
     graph: str, message: str | None, thread_id: str, options: dict[str, Any], *, detach: bool, as_json: bool
 ) -> int:
     settings = Settings.from_env()
-    client = await connect()
+    client = await connect(settings)
     handle = await GraphClient(client, task_queue=settings.task_queue).start(graph, thread_id, message, **options)
     document: dict[str, Any] = {
         "thread_id": thread_id,

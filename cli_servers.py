@@ -1,4 +1,4 @@
-"""Commands about servers: dev, worker, setup, doctor."""
+"""Commands about servers: dev, worker, setup, doctor, codec-server."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from rich.text import Text
 
 from . import worker as worker_module
 from .cli_output import AsJson, CommandError, note, opened_store, out, out_json, run_async, table
+from .runtime.codec import EncryptionCodec
+from .runtime.codec_server import CodecServer
 from .runtime.connect import connect
 from .runtime.devstack import DevStack, dev_stack
 from .runtime.doctor import examine
@@ -195,7 +197,7 @@ async def _setup(*, schema_only: bool, as_json: bool) -> None:
     if not as_json:
         out(f"schema {settings.database_schema!r} is up to date")
     if not schema_only:
-        client = await connect()
+        client = await connect(settings)
         made = await register(client)
         document["search_attributes"] = dataclasses.asdict(made)
         if made.created and not as_json:
@@ -237,3 +239,41 @@ async def _doctor(*, as_json: bool) -> bool:
     if failed:
         note(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)}")
     return not failed
+
+
+def codec_server(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")],
+    host: Annotated[str, typer.Option(help="Where to listen; elsewhere than here only with a token.")] = "127.0.0.1",
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="A UI that may ask, such as http://localhost:8233.")
+    ] = None,
+) -> None:
+    """Decrypt for Temporal's UI and command line, with TENXGRAPH_ENCRYPTION_KEYS, until SIGTERM.
+
+    Whoever reaches it can read payloads. TENXGRAPH_CODEC_SERVER_TOKEN makes callers need that token.
+
+    Example: tenxgraph-temporal codec-server --port 8081 --allow-origin http://localhost:8233
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = Settings.from_env()
+    server = CodecServer(
+        EncryptionCodec(settings.keys),
+        host=host,
+        port=port,
+        origins=allow_origin or (),
+        token=settings.codec_server_token.get_secret_value(),
+    )
+    run_async(_serve_codec(server))
+
+
+async def _serve_codec(server: CodecServer) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with server:
+        serving = asyncio.create_task(asyncio.to_thread(server.serve_forever))
+        out(f"codec server ready: {server.url}")
+        sys.stdout.flush()
+        await stop.wait()
+        await asyncio.to_thread(server.shutdown)
+        await serving

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from temporalio.client import Client
@@ -12,8 +13,10 @@ from temporalio.worker import WorkerConfig
 
 from .activities import Host, build_activities
 from .runtime.connect import with_our_models
+from .runtime.encryption_keys import EncryptionKeys
 from .runtime.errors import GraphDefinitionError
 from .runtime.graph import CompiledGraph
+from .runtime.settings import Settings
 from .runtime.storage import Store
 from .workflows import GraphRun
 
@@ -29,13 +32,22 @@ class TenxGraphPlugin(SimplePlugin):
     Args:
         graphs: Compiled graphs with distinct names.
         store: An open store; it stays the caller's to close.
+        keys: As of ``WirePlugin``; for a worker whose client has no such plugin.
         host_options: Further fields of ``Host``.
 
     Raises:
         GraphDefinitionError: Two graphs have one name.
+        SettingsError: ``TENXGRAPH_ENCRYPTION_KEYS`` is wrong.
     """
 
-    def __init__(self, graphs: Iterable[CompiledGraph], store: Store, **host_options: Any) -> None:
+    def __init__(
+        self,
+        graphs: Iterable[CompiledGraph],
+        store: Store,
+        *,
+        keys: EncryptionKeys | None = None,
+        **host_options: Any,
+    ) -> None:
         by_name: dict[str, CompiledGraph] = {}
         for graph in graphs:
             if graph.name in by_name:
@@ -44,9 +56,10 @@ class TenxGraphPlugin(SimplePlugin):
                 )
             by_name[graph.name] = graph
         self.host = Host.of(by_name, store, **host_options)
+        self._converter = partial(with_our_models, keys=Settings.from_env().keys if keys is None else keys)
         super().__init__(
             "tenxgraph_temporal.Graphs",
-            data_converter=with_our_models,
+            data_converter=self._converter,
             workflows=[GraphRun],
             activities=build_activities(self.host),
         )
@@ -54,7 +67,7 @@ class TenxGraphPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Add our workflow and activities, and defaults without which stop and drain would be slow or rude."""
         client = config["client"]
-        converter = with_our_models(client.data_converter)
+        converter = self._converter(client.data_converter)
         if converter is not client.data_converter:
             settings: dict[str, Any] = {**client.config(), "data_converter": converter}
             config["client"] = Client(**settings)

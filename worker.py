@@ -83,6 +83,7 @@ def build_worker(
     plugin = TenxGraphPlugin(
         graphs,
         store,
+        keys=settings.keys,
         cache_bytes=settings.state_cache_bytes,
         shared_cache=shared_cache,
         metrics=metrics,
@@ -134,7 +135,7 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
             await store.check()
         except SchemaError:  # a role that may not change the schema needs none where it is up to date
             await store.setup()
-        client = await connect()
+        client = await connect(settings)
         metrics = Metrics()
         redis_url = settings.redis_url.get_secret_value()
         shared_cache = RedisCache.open(redis_url, metrics=metrics) if redis_url else None

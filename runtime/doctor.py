@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from .codec import EncryptionCodec
 from .connect import connect
 from .errors import SettingsError, TenxGraphError
 from .search_attributes import REMEDY, look_up
@@ -51,6 +52,7 @@ async def examine() -> AsyncIterator[Finding]:
         yield _failed("settings", exc, "correct the variable")
         return
     yield Finding(check="settings", status="ok", detail=f"task queue {settings.task_queue}")
+    yield _encryption(settings)
     async for finding in _temporal(settings):
         yield finding
     async for finding in _database(settings):
@@ -58,9 +60,24 @@ async def examine() -> AsyncIterator[Finding]:
     yield await _redis(settings)
 
 
+def _encryption(settings: Settings) -> Finding:
+    keys = settings.keys
+    try:
+        EncryptionCodec(keys)
+    except SettingsError as exc:
+        return _failed("encryption", exc, "install it, also where your workers run")
+    if not keys:
+        detail = "off: TENXGRAPH_ENCRYPTION_KEYS is not set, what crosses Temporal is in clear"
+    elif keys.current_id is None:
+        detail = f"off for what is new; decrypts with {', '.join(keys.ids)}"
+    else:
+        detail = f"on: encrypts with {keys.current_id}, decrypts with {', '.join(keys.ids)}"
+    return Finding(check="encryption", status="ok", detail=detail)
+
+
 async def _temporal(settings: Settings) -> AsyncIterator[Finding]:
     try:
-        client = await asyncio.wait_for(connect(), _TIMEOUT)
+        client = await asyncio.wait_for(connect(settings), _TIMEOUT)
     except (TenxGraphError, TimeoutError) as exc:
         yield _failed("temporal", exc, "set TEMPORAL_ADDRESS, or start one with: tenxgraph-temporal dev")
         for check in ("namespace", "task queue", "search attributes"):
@@ -209,6 +226,14 @@ async def _redis(settings: Settings) -> Finding:
 
     try:
         redis: Redis = Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
+    except (ValueError, TypeError):  # whose text may quote the password
+        return Finding(
+            check="redis",
+            status="failed",
+            detail="TENXGRAPH_REDIS_URL cannot be read as redis://user:password@host:port/0",
+            remedy="percent-encode any of :/?#[]@ in the user and the password",
+        )
+    try:
         try:
             info = await asyncio.wait_for(redis.info("server"), _TIMEOUT)
         finally:

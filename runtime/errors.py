@@ -17,6 +17,7 @@
         StaleStateError         STORAGE_CONFLICT_001
         ForbiddenError          STORAGE_FORBIDDEN_001
         SettingsError           SETTINGS_001
+        EncryptionError         ENCRYPTION_001   a payload that this process cannot decrypt
 
 Every message names the object and the remedy.
 """
@@ -152,6 +153,12 @@ class SettingsError(TerminalError):
     """A setting that is missing or wrong."""
 
     code = "SETTINGS_001"
+
+
+class EncryptionError(TerminalError):
+    """A payload from Temporal that this process cannot decrypt. Never holds content."""
+
+    code = "ENCRYPTION_001"
 
 
 def problems(error: Exception) -> str:

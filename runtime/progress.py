@@ -6,19 +6,29 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
-from temporalio.api.enums.v1 import EventType, TimeoutType
+from temporalio.api.enums.v1 import EventType, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.exceptions import FailureError
 
 from .wire import ToolOutcome
 
 _PREFIXES = ("node:", "tool:")
+_WORKERS_FAULTS = (
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent:
-    """Something that happened to a node or a tool call. ``activity`` is ``node:<name>`` or ``tool:<name>``."""
+    """Something that happened to a node or a tool call. ``activity`` is ``node:<name>`` or ``tool:<name>``.
+
+    It is ``workflow task`` where a worker could not go on with the run itself, for lack of a key or the right version:
+    it is tried again until one can.
+    """
 
     activity: str
     what: Literal["scheduled", "completed", "replayed", "paused", "failed", "timed out", "cancelled"]
@@ -66,7 +76,9 @@ async def pending_steps(client: Client, workflow_id: str) -> list[Pending]:
             activity=pending.activity_type.name,
             activity_id=pending.activity_id,
             attempt=pending.attempt,
-            failure=_reason(pending.last_failure) if pending.HasField("last_failure") else "",
+            failure=await _reason(client.data_converter, pending.last_failure)
+            if pending.HasField("last_failure")
+            else "",
         )
         for pending in description.raw_description.pending_activities
     ]
@@ -82,6 +94,12 @@ class _Steps:
 
     async def read(self, event: HistoryEvent) -> StepEvent | None:
         kind = event.event_type
+        if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            task = event.workflow_task_failed_event_attributes
+            if task.cause not in _WORKERS_FAULTS:
+                return None
+            reason = await _reason(self._converter, task.failure)
+            return StepEvent(activity="workflow task", what="failed", attempt=1, worker=task.identity, detail=reason)
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             name = event.activity_task_scheduled_event_attributes.activity_type.name
             self._names[event.event_id] = name
@@ -99,10 +117,10 @@ class _Steps:
             return self._step(done.scheduled_event_id, _WHAT[outcome.status], outcome.error or "")
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
             failed = event.activity_task_failed_event_attributes
-            return self._step(failed.scheduled_event_id, "failed", _reason(failed.failure))
+            return self._step(failed.scheduled_event_id, "failed", await _reason(self._converter, failed.failure))
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
             late = event.activity_task_timed_out_event_attributes
-            return self._step(late.scheduled_event_id, "timed out", _reason(late.failure))
+            return self._step(late.scheduled_event_id, "timed out", await _reason(self._converter, late.failure))
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
             return self._step(event.activity_task_canceled_event_attributes.scheduled_event_id, "cancelled")
         return None
@@ -124,8 +142,11 @@ _WHAT: dict[str, _What] = {
 }
 
 
-def _reason(failure: Failure) -> str:
+async def _reason(converter: DataConverter, failure: Failure) -> str:
     if failure.HasField("timeout_failure_info"):
         kind = TimeoutType.Name(failure.timeout_failure_info.timeout_type).removeprefix("TIMEOUT_TYPE_")
         return "its worker was lost" if kind == "HEARTBEAT" else f"timeout ({kind.lower().replace('_', ' ')})"
-    return failure.message
+    readable = Failure()
+    readable.CopyFrom(failure)
+    decoded = await converter.decode_failure(readable)
+    return decoded.message if isinstance(decoded, FailureError) else str(decoded)

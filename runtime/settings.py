@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from .encryption_keys import EncryptionKeys
 from .errors import SettingsError
 from .faults import Faults
 
@@ -21,7 +22,7 @@ PREFIX = "TENXGRAPH_"
 class Settings(BaseModel):
     """Each field is read from ``TENXGRAPH_<NAME>``; durations are in seconds or ISO 8601."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     database_url: SecretStr = SecretStr("")
     """``postgresql://...``, ``sqlite:///path``, or ``memory:`` (one process, for trying out)."""
@@ -33,6 +34,10 @@ class Settings(BaseModel):
     """Prepared statements per connection; 0 behind pgbouncer in transaction mode."""
     redis_url: SecretStr = SecretStr("")
     """A Redis or Valkey that caches thread states for all workers, e.g. ``redis://localhost:6379/0``. Optional."""
+    encryption_keys: SecretStr = SecretStr("")
+    """``id:base64,id2:base64``, AES-256 keys: the first encrypts what crosses Temporal, all decrypt."""
+    codec_server_token: SecretStr = SecretStr("")
+    """What callers of ``tenxgraph-temporal codec-server`` must send as ``Authorization: Bearer ...``."""
     task_queue: str = "tenxgraph"
     """The queue that the worker serves."""
     state_history_limit: int = Field(default=20, ge=0)
@@ -62,11 +67,22 @@ class Settings(BaseModel):
         except ValueError:
             return value  # ISO 8601
 
+    @field_validator("encryption_keys")
+    @classmethod
+    def _keys_parse(cls, value: SecretStr) -> SecretStr:
+        EncryptionKeys.parse(value.get_secret_value())
+        return value
+
     @field_validator("faults")
     @classmethod
     def _faults_parse(cls, value: str) -> str:
         Faults.parse(value)
         return value
+
+    @property
+    def keys(self) -> EncryptionKeys:
+        """``encryption_keys``, parsed."""
+        return EncryptionKeys.parse(self.encryption_keys.get_secret_value())
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

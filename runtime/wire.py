@@ -25,6 +25,8 @@ WORKER_SHUTDOWN = "WorkerShutdown"
 
 STORE_UNAVAILABLE = "STORAGE_TRANSIENT_001"
 """Failure type of an attempt that could not reach the database."""
+UNREADABLE = "EncryptionError"
+"""Type of what lies below the failure of an attempt whose worker could not decrypt the task."""
 TOOL_ERROR = "ToolError"
 """Failure type of a tool that raised and is to be retried."""
 

@@ -12,7 +12,16 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 
-from ..runtime.wire import DEADLINE_GRACE, STORE_UNAVAILABLE, TOOL_ERROR, UNBOUNDED, WORKER_SHUTDOWN, Limits, Wire
+from ..runtime.wire import (
+    DEADLINE_GRACE,
+    STORE_UNAVAILABLE,
+    TOOL_ERROR,
+    UNBOUNDED,
+    UNREADABLE,
+    WORKER_SHUTDOWN,
+    Limits,
+    Wire,
+)
 
 T = TypeVar("T")
 
@@ -80,18 +89,25 @@ async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, 
 
 
 async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an activity whose failure says nothing about the step: a database that is down, a deploy."""
+    """Repeat an activity whose failure says nothing about the step: a database that is down, a deploy, missing keys."""
     pause = timedelta(seconds=1)
     while True:
         try:
             return await make()
         except ActivityError as exc:
-            if not (isinstance(exc.cause, ApplicationError) and exc.cause.type in _PASSING):
+            if not (isinstance(exc.cause, ApplicationError) and _passes(exc.cause)):
                 raise
             if cancel_requested() and exc.cause.type == WORKER_SHUTDOWN:
                 raise asyncio.CancelledError from exc
         await workflow.sleep(pause, summary="waiting for the database or a worker")
         pause = min(pause * 2, timedelta(seconds=30))
+
+
+def _passes(failure: ApplicationError) -> bool:
+    if failure.type in _PASSING:
+        return True
+    # The SDK's own failure has no type; why the task could not be read is below it.
+    return not failure.type and isinstance(failure.cause, ApplicationError) and failure.cause.type == UNREADABLE
 
 
 def cancel_requested() -> bool:

@@ -57,8 +57,13 @@ class PostgresStore(PgLedger, PgAdmin):
                 max_size=pool_size,
                 **{"command_timeout": 60, "timeout": 10, **(pool_options or {})},
             )
+        except ValueError:
+            # What the driver says of an address that it cannot read may quote its password.
+            raise SettingsError(
+                "TENXGRAPH_DATABASE_URL cannot be read as postgresql://user:password@host:port/name?sslmode=require; "
+                "percent-encode any of :/?#[]@ in the user and the password"
+            ) from None
         except (
-            ValueError,
             asyncpg.InvalidCatalogNameError,
             asyncpg.InvalidAuthorizationSpecificationError,
         ) as exc:

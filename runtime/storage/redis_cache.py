@@ -93,8 +93,11 @@ class RedisCache:
                 socket_connect_timeout=deadline,
                 retry=Retry(NoBackoff(), 0),  # the next step asks again
             )
-        except ValueError as exc:
-            raise SettingsError(f"TENXGRAPH_REDIS_URL is no address of a Redis: {exc}") from None
+        except ValueError:  # its text may hold a part of the password
+            raise SettingsError(
+                "TENXGRAPH_REDIS_URL is no address of a Redis; use redis://host:6379/0, with special characters of "
+                "the password percent-encoded"
+            ) from None
         return cls(Redis(connection_pool=pool), metrics=metrics)
 
     async def get(self, thread_id: str, user_id: str) -> Snapshot | None:

@@ -84,7 +84,9 @@ class SqliteStore(SqliteThreads, SqliteLedger):
         """
         path = url.removeprefix("sqlite:///")
         if path in (url, "", ":memory:"):
-            raise SettingsError(f"{url!r} names no file; use sqlite:///path/to/file, or memory: for no file at all")
+            raise SettingsError(
+                "TENXGRAPH_DATABASE_URL names no file; use sqlite:///path/to/file, or memory: for no file at all"
+            )
         return await cls.open(path, **options)
 
     async def setup(self) -> None:

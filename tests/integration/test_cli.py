@@ -434,6 +434,28 @@ async def test_doctor_finds_nothing_wrong(app: App) -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "detail"),
+    [
+        ("", "off: TENXGRAPH_ENCRYPTION_KEYS is not set"),
+        (f"k2:{'A' * 43}=,k1:{'B' * 42}A=", "on: encrypts with k2, decrypts with k2, k1"),
+        (f"plain,k1:{'A' * 43}=", "off for what is new; decrypts with k1"),
+    ],
+)
+async def test_doctor_says_what_is_encrypted(app: App, keys: str, detail: str) -> None:
+    ended = await cli(app, "doctor", "--json", TENXGRAPH_ENCRYPTION_KEYS=keys)
+    assert ended.code == 0, ended
+    (found,) = [check for check in ended.json["checks"] if check["check"] == "encryption"]
+    assert found["detail"].startswith(detail), ended
+    assert "AAAA" not in ended.out, ended
+
+
+async def test_a_codec_server_without_keys_is_one_line(app: App) -> None:
+    ended = await cli(app, "codec-server", "--port", "0")
+    assert ended.code == 1, ended
+    assert "set TENXGRAPH_ENCRYPTION_KEYS" in one_line(ended)
+
+
+@pytest.mark.parametrize(
     ("broken", "check", "remedy"),
     [
         ("postgres", "postgres", "TENXGRAPH_DATABASE_URL"),
@@ -581,6 +603,8 @@ async def test_worker_and_dev_refuse_what_is_no_graph(app: App) -> None:
         ("threads", "purge"),
         ("threads", "purge", "--older-than", "soon"),
         ("worker",),
+        ("codec-server",),
+        ("codec-server", "--port", "70000"),
     ],
 )
 async def test_wrong_usage_exits_with_2(app: App, arguments: tuple[str, ...]) -> None:
@@ -592,7 +616,7 @@ async def test_wrong_usage_exits_with_2(app: App, arguments: tuple[str, ...]) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["dev", "worker", "setup", "run", "stop", "resume", "show", "doctor", "threads", "threads purge"],
+    ["dev", "worker", "setup", "run", "stop", "resume", "show", "doctor", "codec-server", "threads", "threads purge"],
 )
 async def test_each_command_has_help_with_an_example(app: App, command: str) -> None:
     ended = await cli(app, *command.split(), "--help")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
+from temporalio.converter import DataConverter
 from temporalio.worker import Replayer, Worker
 
 from tenxgraph_temporal import AgentState, CompiledGraph, GraphClient, RunHandle, TenxGraphPlugin
@@ -108,11 +109,11 @@ class App:
     async def replay_all(self) -> None:
         """Replay the history of every run that the test started, without nondeterminism."""
         histories = [await handle.workflow.fetch_history() for handle in self._handles]
-        await replay(*histories)
+        await replay(*histories, converter=self.client.data_converter)
 
 
-async def replay(*histories: WorkflowHistory) -> None:
-    replayer = Replayer(workflows=[GraphRun], data_converter=with_our_models(None))
+async def replay(*histories: WorkflowHistory, converter: DataConverter | None = None) -> None:
+    replayer = Replayer(workflows=[GraphRun], data_converter=with_our_models(converter))
     for history in histories:
         await replayer.replay_workflow(history)
 
