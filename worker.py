@@ -33,6 +33,9 @@ from .runtime.graph import CompiledGraph, StateGraph
 from .runtime.health import Check, Health, serve_health
 from .runtime.settings import Settings
 from .runtime.storage import Store, open_store
+from .runtime.telemetry.logs import set_up_logging
+from .runtime.telemetry.process import Telemetry, process_telemetry
+from .runtime.telemetry.store_spans import watch_statements
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +71,9 @@ def load_graph(spec: str) -> CompiledGraph:
     return found
 
 
-def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, settings: Settings) -> Worker:
+def build_worker(
+    client: Client, graphs: Sequence[CompiledGraph], store: Store, settings: Settings, telemetry: Telemetry
+) -> Worker:
     """A worker that hosts ``graphs`` on ``store``; not yet running."""
     plugin = TenxGraphPlugin(
         graphs,
@@ -77,6 +82,8 @@ def build_worker(client: Client, graphs: Sequence[CompiledGraph], store: Store, 
         cancel_grace=settings.cancel_grace,
         use_ledger=settings.ledger,
         faults=Faults.parse(settings.faults),
+        metrics=telemetry.metrics,
+        tracing=telemetry.tracing,
     )
     return Worker(
         client,
@@ -116,14 +123,15 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        store = await open_store(settings)
+        telemetry = await stack.enter_async_context(process_telemetry(settings))
+        store = await open_store(settings, on_connect=watch_statements if telemetry.tracing else None)
         stack.push_async_callback(store.close)
         try:
             await store.check()
         except SchemaError:  # a role that may not change the schema needs none where it is up to date
             await store.setup()
-        client = await connect()
-        worker = build_worker(client, graphs, store, settings)
+        client = await connect(runtime=telemetry.runtime)
+        worker = build_worker(client, graphs, store, settings, telemetry)
         await stack.enter_async_context(worker)
         if settings.health_port:
             checks: dict[str, Check] = {"temporal": client.service_client.check_health, "database": store.check}
@@ -143,9 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("graphs", nargs="+", metavar="module:graph", help="a compiled StateGraph")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        asyncio.run(serve([load_graph(spec) for spec in options.graphs], Settings.from_env()))
+        settings = Settings.from_env()
+        set_up_logging(level=settings.log_level, as_json=settings.log_format == "json")
+        asyncio.run(serve([load_graph(spec) for spec in options.graphs], settings))
     except TenxGraphError as exc:
         print(f"worker: {exc}", file=sys.stderr)  # noqa: T201
         return 1

@@ -7,12 +7,14 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+from opentelemetry import trace
 from temporalio import activity
 
 from ..runtime.errors import InputError, RetryableError, TenxGraphError
 from ..runtime.state.encoding import dump_json
 from ..runtime.storage.contract import Json, LedgerEntry, LedgerTransaction
 from ..runtime.storage.thread_states import Snapshot
+from ..runtime.telemetry.tracing import content
 from ..runtime.tools.identity import ledger_key
 from ..runtime.tools.result import CallResult, call_metadata, failure, from_envelope
 from ..runtime.tools.tool import Tool
@@ -46,6 +48,16 @@ class RecordedCall:
         self._transaction = contextlib.AsyncExitStack()
         self._shared: LedgerTransaction | None = None
         """The transaction that the tool asked for, and that its record joins."""
+
+    @property
+    def task(self) -> ToolTask:
+        """The call."""
+        return self._task
+
+    @property
+    def tool(self) -> Tool:
+        """The tool that it is to."""
+        return self._tool
 
     async def _load(self) -> tuple[dict[str, Any], Json | None]:
         """The call as the model wrote it, and its ledger row."""
@@ -84,6 +96,7 @@ class RecordedCall:
 
     async def _settle(self, result: CallResult, *, status: str = "") -> ToolOutcome:
         """Record the result at once; whoever recorded first is right."""
+        content("gen_ai.tool.call.result", result.message.text)
         if self._key is None:
             await self._host.faults.reach("tool.recorded", self._tool.name)
             return self._outcome(result, unrecorded=result.envelope)
@@ -148,6 +161,7 @@ class RecordedCall:
         return found is not None
 
     def _failure(self, text: str, code: str) -> CallResult:
+        trace.get_current_span().set_attribute("error.type", code)
         return failure(text, tool_call_id=self._task.tool_call_id, metadata=self._metadata, code=code)
 
 

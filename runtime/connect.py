@@ -9,8 +9,10 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter, DefaultPayloadConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.plugin import SimplePlugin
+from temporalio.runtime import Runtime
 
 from .errors import SettingsError
+from .telemetry.interceptors import CallersTrace
 
 
 def with_our_models(converter: DataConverter | None) -> DataConverter:
@@ -22,14 +24,20 @@ def with_our_models(converter: DataConverter | None) -> DataConverter:
 
 
 class WirePlugin(SimplePlugin):
-    """Makes a Temporal client speak our wire models. For clients; ``TenxGraphPlugin`` is for workers."""
+    """Makes a Temporal client speak our wire models, and its runs continue the trace of the caller's span.
+
+    For clients; ``TenxGraphPlugin`` is for workers.
+    """
 
     def __init__(self) -> None:
-        super().__init__("tenxgraph_temporal.Wire", data_converter=with_our_models)
+        super().__init__("tenxgraph_temporal.Wire", data_converter=with_our_models, interceptors=[CallersTrace()])
 
 
-async def connect() -> Client:
+async def connect(*, runtime: Runtime | None = None) -> Client:
     """A client for the server that the environment names (``localhost:7233`` by default).
+
+    Args:
+        runtime: Temporal's, if it is not to be the SDK's default one.
 
     Raises:
         SettingsError: The configuration is wrong, or the server cannot be reached; names the address.
@@ -40,7 +48,7 @@ async def connect() -> Client:
         raise SettingsError(f"Temporal's environment configuration cannot be read: {exc}") from exc
     address = config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, plugins=[WirePlugin()])
+        return await Client.connect(**config, plugins=[WirePlugin()], runtime=runtime)
     except (RuntimeError, ValueError, OSError) as exc:
         raise SettingsError(
             f"no Temporal server at {address} (namespace {config.get('namespace', 'default')!r}): {exc}; set "
