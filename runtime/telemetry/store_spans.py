@@ -58,9 +58,16 @@ def with_spans(store: Store) -> Store:
 async def watch_statements(connection: asyncpg.Connection) -> None:
     """Make a span of each statement of ``connection`` within a run; the ``init`` of an asyncpg pool.
 
-    The statement is shown as it is written in the code, with placeholders; its values are not.
+    The statement is shown as it is written in the code, with placeholders; its values are not. The pool's own
+    clean-up of the connection makes no span.
     """
-    connection.add_query_logger(_show_statement)
+    clean_up = connection.get_reset_query()
+
+    def show(statement: Any) -> None:
+        if statement.query != clean_up:
+            _show_statement(statement)
+
+    connection.add_query_logger(show)
 
 
 def _show_statement(statement: Any) -> None:

@@ -45,7 +45,9 @@ class App:
     @asynccontextmanager
     async def worker(self, *graphs: CompiledGraph, store: Store | None = None, **options: Any) -> AsyncIterator[Worker]:
         """A worker in this process."""
-        host = {name: options.pop(name) for name in ("cancel_grace", "use_ledger", "metrics") if name in options}
+        host = {
+            name: options.pop(name) for name in ("cancel_grace", "use_ledger", "metrics", "tracing") if name in options
+        }
         plugin = TenxGraphPlugin(graphs, store or self.store, **host)
         settings = {"max_cached_workflows": self.max_cached_workflows, "task_queue": self.queue, **options}
         async with Worker(self.client, plugins=[plugin], **settings) as worker:

@@ -1,4 +1,4 @@
-"""A stand-in for an OpenTelemetry collector: a real HTTP server that decodes what OTLP exporters send to it."""
+"""A stand-in for an OpenTelemetry collector: real HTTP and gRPC servers that decode what OTLP exporters send."""
 
 from __future__ import annotations
 
@@ -12,8 +12,23 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+    MetricsServiceServicer,
+    add_MetricsServiceServicer_to_server,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 
@@ -44,17 +59,17 @@ class Collector:
     metrics: dict[str, dict[tuple[tuple[str, Any], ...], Any]] = field(default_factory=lambda: defaultdict(dict))
     """The last data point by metric, and by resource's and own attributes."""
     scopes: dict[str, str] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
     def receive(self, path: str, body: bytes) -> None:
-        """One export."""
-        self.paths.append(path)
+        """One export over HTTP."""
         if path == "/v1/traces":
             self.add_traces(ExportTraceServiceRequest.FromString(body))
         elif path == "/v1/metrics":
             self.add_metrics(ExportMetricsServiceRequest.FromString(body))
 
     def add_traces(self, request: ExportTraceServiceRequest) -> None:
+        self.bodies.append(request.SerializeToString())
         for of_resource in request.resource_spans:
             resource = _attributes(of_resource.resource.attributes)
             for of_scope in of_resource.scope_spans:
@@ -77,6 +92,7 @@ class Collector:
                     )
 
     def add_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        self.bodies.append(request.SerializeToString())
         for of_resource in request.resource_metrics:
             instance = _attributes(of_resource.resource.attributes)["service.instance.id"]
             for of_scope in of_resource.scope_metrics:
@@ -91,7 +107,13 @@ class Collector:
         """The sum of a counter over the points that have ``attributes``; a histogram's count."""
         wanted = set(attributes.items())
         points = [point for key, point in self.metrics[name].items() if wanted <= set(key)]
-        return sum(point.count if hasattr(point, "count") else point.as_int + point.as_double for point in points)
+        return float(
+            sum(point.count if hasattr(point, "count") else point.as_int + point.as_double for point in points)
+        )
+
+    def says(self, text: str) -> bool:
+        """Whether ``text`` is anywhere in what arrived."""
+        return any(text.encode() in body for body in self.bodies)
 
     def named(self, name: str) -> list[SeenSpan]:
         return [span for span in self.spans if span.name == name]
@@ -153,3 +175,36 @@ async def otlp_collector() -> AsyncIterator[Collector]:
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()
+
+
+class _Traces(TraceServiceServicer):
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        self._collector.add_traces(request)
+        return ExportTraceServiceResponse()
+
+
+class _Metrics(MetricsServiceServicer):
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        self._collector.add_metrics(request)
+        return ExportMetricsServiceResponse()
+
+
+@asynccontextmanager
+async def grpc_collector() -> AsyncIterator[Collector]:
+    """As ``otlp_collector``, over gRPC."""
+    collector = Collector()
+    server = grpc.aio.server()
+    add_TraceServiceServicer_to_server(_Traces(collector), server)  # type: ignore[no-untyped-call]
+    add_MetricsServiceServicer_to_server(_Metrics(collector), server)  # type: ignore[no-untyped-call]
+    collector.address = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield collector
+    finally:
+        await server.stop(None)
