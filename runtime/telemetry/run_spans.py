@@ -27,7 +27,7 @@ class RunSpans:
     def __init__(self, tracing: Tracing, run_input: RunInput) -> None:
         info = workflow.info()
         self._tracing = tracing
-        self._run_id = info.run_id
+        self._run_ids = (info.first_execution_run_id, info.run_id)
         self._caller = context_in(info.headers)
         self._about: Attributes = {
             "gen_ai.agent.name": run_input.graph,
@@ -38,7 +38,7 @@ class RunSpans:
         }
         self._span = tracing.settled_span(
             f"invoke_agent {run_input.graph}",
-            run=info.run_id,
+            run=self._run_ids,
             key="run",
             parent=self._caller,
             start_time=int(info.start_time.timestamp() * 1e9),
@@ -89,7 +89,7 @@ class RunSpans:
         self._leave_step()
         span = self._tracing.settled_span(
             f"node {node}",
-            run=self._run_id,
+            run=self._run_ids,
             key=f"step/{step}",
             parent=_inside(self._span),
             start_time=workflow.time_ns(),

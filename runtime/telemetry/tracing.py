@@ -67,13 +67,15 @@ class Tracing:
         return cls(tracer, content)
 
     def settled_span(
-        self, name: str, *, run: str, key: str, parent: Context, start_time: int, attributes: Attributes
+        self, name: str, *, run: tuple[str, str], key: str, parent: Context, start_time: int, attributes: Attributes
     ) -> Span:
-        """A span whose ids follow from ``run`` and ``key``, so that every replay of a workflow makes the same one.
+        """A span whose ids follow from the rest, so that every replay of a workflow makes the same one.
 
-        Without a ``parent`` its trace's id follows from ``run``, too.
+        ``run`` is the id of a run's first execution and that of the one at hand. The first settles the trace, where
+        there is no ``parent`` that does; so a reset stays in it.
         """
-        token = _WANTED.set((_hash(run, 16), _hash(f"{run}/{key}", 8)))
+        first, this = run
+        token = _WANTED.set((_hash(first, 16), _hash(f"{this}/{key}", 8)))
         try:
             return self.tracer.start_span(name, context=parent, start_time=start_time, attributes=attributes)
         finally:
