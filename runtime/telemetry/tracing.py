@@ -161,7 +161,9 @@ def context_in(headers: Mapping[str, Payload]) -> Context:
         carrier = PayloadConverter.default.from_payload(payload) if payload is not None else {}
     except Exception:  # whoever started the run may have written anything there
         carrier = {}
-    return _PROPAGATOR.extract(carrier, Context()) if isinstance(carrier, dict) else Context()
+    if not isinstance(carrier, dict):
+        return Context()
+    return _PROPAGATOR.extract({name: value for name, value in carrier.items() if isinstance(value, str)}, Context())
 
 
 def _hash(text: str, size: int) -> int:

@@ -191,7 +191,7 @@ async def test_statements_that_serve_several_runs_stay_in_one_of_their_traces(
         postgres_dsn, schema=app.store.schema, pool_size=2, pool_options={"init": watch_statements}
     )
     graph = agent([add], [call("add", str(n), a=1, b=2) for n in range(5)])
-    async with app.worker(graph, tracing=spans.tracing, store=watched):
+    async with app.worker(graph, tracing=spans.tracing, store=watched, max_cached_workflows=100):
         runs = [await app.start("agent", app.thread()) for _ in range(10)]
         for run in runs:
             await run.result()
