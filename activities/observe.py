@@ -73,7 +73,7 @@ def _span_name(task: RunTask, name: str, activity_type: str) -> str:
 def show_outcome(span: Span, result: object) -> None:
     """What came of the attempt, where it is no exception."""
     if isinstance(result, ToolOutcome):
-        span.set_attribute("tenxgraph.tool.outcome", result.status)
+        span.set_attribute("tenxgraph.outcome", result.status)
         if result.status == "failed":
             span.set_status(StatusCode.ERROR)
     elif isinstance(result, Position):

@@ -53,9 +53,9 @@ class Settings(BaseModel):
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Serve metrics for Prometheus on this port, at ``/metrics``; 0 serves none."""
     log_format: Literal["text", "json"] = "text"
-    """How a worker logs to stderr."""
+    """How a worker logs to stderr: ``text`` or ``json``."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
-    """The least that a worker logs."""
+    """The least that a worker logs: ``DEBUG``, ``INFO``, ``WARNING``, ``ERROR`` or ``CRITICAL``."""
     trace_content: bool = False
     """Put prompts, replies, arguments, results and error texts on spans."""
     ledger: bool = True

@@ -80,7 +80,7 @@ class RunSpans:
         else:
             return  # only this attempt at a workflow task failed
         self._leave_step()
-        self._span.set_attribute("tenxgraph.run.status", status)
+        self._span.set_attribute("tenxgraph.run_status", status)
         _end(self._span)
 
     def _enter_step(self, step: int, node: str) -> None:

@@ -102,7 +102,7 @@ async def test_executions_that_continue_as_new_are_one_trace(forgetful: App, spa
     first, *others = runs
     assert first.parent is None
     assert {span.parent and span.parent.span_id for span in others} == {first.context and first.context.span_id}
-    statuses = [(span.attributes or {})["tenxgraph.run.status"] for span in runs]
+    statuses = [(span.attributes or {})["tenxgraph.run_status"] for span in runs]
     assert statuses == ["continued"] * (len(runs) - 1) + ["completed"]
     assert len(spans.named("node again")) == 61
 

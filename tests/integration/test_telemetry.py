@@ -7,6 +7,7 @@ import re
 import socket
 import urllib.request
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ..support.world import World
 
 STORY = "tenxgraph_temporal.tests.support.graphs:story"
 GRAPHS = "tenxgraph_temporal.tests.support.telemetry_graphs"
+DOCS = Path(__file__).parents[2] / "docs"
 TOOLS = ("lookup", "charge", "receipt")
 STATEMENTS = {"SELECT", "INSERT", "UPDATE", "WITH", "BEGIN;", "COMMIT;"}
 
@@ -58,7 +60,7 @@ async def test_a_run_is_one_trace_with_its_counters(app: App, world: World, prot
     assert below(collector, run) == ["run.begin", "node model", "node tools", "node model"]
     assert run.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert run.attributes["gen_ai.agent.name"] == "story"
-    assert run.attributes["tenxgraph.run.status"] == "completed"
+    assert run.attributes["tenxgraph.run_status"] == "completed"
     assert run.resource["service.name"] == "tenxgraph-temporal"
     step = collector.one("node tools")
     assert sorted(below(collector, step)) == sorted(f"execute_tool {tool}" for tool in TOOLS)
@@ -71,7 +73,7 @@ async def test_a_run_is_one_trace_with_its_counters(app: App, world: World, prot
         assert span.attributes["gen_ai.conversation.id"] == thread_id
         assert span.attributes["tenxgraph.run_id"] == run_id
         assert span.attributes["tenxgraph.node"] == "tools"
-        assert span.attributes["tenxgraph.tool.outcome"] == "ran"
+        assert span.attributes["tenxgraph.outcome"] == "ran"
         assert span.attributes["tenxgraph.attempt"] == 1
         assert run.start <= step.start <= span.start <= span.end <= run.end
     records = [span for name in ("ledger.record", "state.commit") for span in collector.named(name)]
@@ -134,7 +136,7 @@ async def test_a_killed_worker_leaves_one_trace(app: App, world: World) -> None:
     assert {span.trace_id for span in collector.spans} == {root.trace_id}
     assert len(collector.named("node tools")) == 1
     charged = collector.named("execute_tool charge")
-    assert [(span.attributes["tenxgraph.attempt"], span.attributes["tenxgraph.tool.outcome"]) for span in charged] == [
+    assert [(span.attributes["tenxgraph.attempt"], span.attributes["tenxgraph.outcome"]) for span in charged] == [
         (2, "replayed")
     ]
     assert charged[0].parent_id == collector.one("node tools").span_id
@@ -199,6 +201,12 @@ async def test_an_endpoint_for_prometheus(app: App, world: World, by: str) -> No
         await asyncio.sleep(1.2)  # Temporal's metrics come once a second
         text = await asyncio.to_thread(scrape, port)
         assert await worker.terminate() == 0
+    for file in ("alerts.yml", "grafana.json"):  # what they ask about Temporal's SDK is there
+        asked = set(re.findall(r"\btemporal_\w+\b", (DOCS / file).read_text()))
+        assert asked
+        assert not [name for name in asked if not re.search(rf"^{name}\{{", text, re.MULTILINE)], text
+    for label in ('poller_type="workflow_task"', 'worker_type="ActivityWorker"'):
+        assert label in text
     assert 'tenxgraph_node_executions_total{node="model"} 2.0' in text
     assert 'tenxgraph_tool_duration_seconds_bucket{le="900.0",node="tools",tool="charge"} 1.0' in text
     assert re.search(r'^temporal_workflow_completed_total\{.*workflow_type="GraphRun"\} 1.0$', text, re.MULTILINE)
