@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Literal
@@ -134,5 +135,5 @@ def _resource() -> Resource:
     named = not str(found.attributes[SERVICE_NAME]).startswith("unknown_service")
     ours = {} if named else {SERVICE_NAME: _SERVICE}
     if SERVICE_INSTANCE_ID not in found.attributes:
-        ours[SERVICE_INSTANCE_ID] = f"{os.getpid()}@{os.uname().nodename}"
+        ours[SERVICE_INSTANCE_ID] = f"{os.getpid()}@{socket.gethostname()}"
     return found.merge(Resource(ours))

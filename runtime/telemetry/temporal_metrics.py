@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from opentelemetry.metrics import Meter, MeterProvider
 from temporalio.runtime import (
@@ -18,6 +19,10 @@ from temporalio.runtime import (
 
 from .metrics import BYTES, SECONDS
 
+logger = logging.getLogger(__name__)
+
+_Record = Callable[[float, dict[str, str | int | float | bool]], None]
+
 _BUFFERED = 100_000
 """Updates that may wait; the SDK drops what does not fit. A busy worker makes some thousands in a second."""
 _INTERVAL = 1.0
@@ -29,7 +34,7 @@ class TemporalMetrics:
     def __init__(self, provider: MeterProvider) -> None:
         self.buffer = MetricBuffer(_BUFFERED, MetricBufferDurationFormat.SECONDS)
         self._meter = provider.get_meter("temporalio")
-        self._instruments: dict[str, Any] = {}
+        self._instruments: dict[str, _Record] = {}
         self._moving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> TemporalMetrics:
@@ -51,7 +56,7 @@ class TemporalMetrics:
             metric = update.metric
             record = self._instruments.get(metric.name)
             if record is None:
-                record = self._instruments[metric.name] = _record_of(self._meter, metric)
+                record = self._instruments[metric.name] = self._record_of(metric)
             record(update.value, dict(update.attributes))
 
     async def _keep_moving(self) -> None:
@@ -59,9 +64,16 @@ class TemporalMetrics:
             await asyncio.sleep(_INTERVAL)
             self.move()
 
+    def _record_of(self, metric: BufferedMetric) -> _Record:
+        """The function that takes a value of ``metric``."""
+        try:
+            return _instrument(self._meter, metric)
+        except Exception as exc:  # user code may have made a metric whose name OpenTelemetry does not take
+            logger.warning("metric %r of Temporal's SDK cannot be exported: %s", metric.name, exc)
+            return lambda value, attributes: None
 
-def _record_of(meter: Meter, metric: BufferedMetric) -> Any:
-    """The function that takes a value of ``metric``."""
+
+def _instrument(meter: Meter, metric: BufferedMetric) -> _Record:
     unit, description = metric.unit or "", metric.description or ""
     if metric.kind == BUFFERED_METRIC_KIND_COUNTER:
         return meter.create_counter(metric.name, unit, description).add

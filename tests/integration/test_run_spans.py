@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
 from tenxgraph_temporal import AgentState, StateGraph, WirePlugin, interrupt
-from tenxgraph_temporal.runtime.client import RunFailed
+from tenxgraph_temporal.runtime.client import RunFailed, RunStopped
 from tenxgraph_temporal.runtime.devstack import dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 from tenxgraph_temporal.runtime.telemetry.metrics import Metrics
@@ -143,6 +144,28 @@ async def test_a_failed_run_says_so_without_the_text(app: App, spans: Spans) -> 
         assert span.status.description is None
         assert (span.attributes or {})["error.type"] == "NODE_001"
         assert not span.events
+
+
+async def test_a_stopped_run_is_no_error(app: App, spans: Spans) -> None:
+    entered = asyncio.Event()
+
+    async def hang(state: AgentState) -> str:
+        entered.set()
+        await asyncio.sleep(60)
+        return "late"
+
+    graph = StateGraph(name="hanging").add_node("hang", hang).set_entry_point("hang").compile()
+    async with app.worker(graph, tracing=spans.tracing):
+        run = await app.start("hanging", app.thread())
+        await entered.wait()
+        await run.stop()
+        with pytest.raises(RunStopped):
+            await run.result()
+    spans.assert_unique()
+    (root,), (node,) = spans.named("invoke_agent hanging"), spans.named("node hang")
+    assert (root.attributes or {})["tenxgraph.run_status"] == "stopped"
+    assert (node.attributes or {})["error.type"] == "cancelled"
+    assert StatusCode.ERROR not in {span.status.status_code for span in (root, node)}
 
 
 async def test_an_answer_is_linked_with_its_senders_trace(app: App, spans: Spans) -> None:

@@ -174,6 +174,8 @@ async def test_a_batch_has_a_span_for_each_call(app: App) -> None:
     assert_one_tree(collector, collector.one("invoke_agent chatty"))
     assert below(collector, collector.one("node tools")) == ["batch tools"]
     assert sorted(below(collector, collector.one("batch tools"))) == ["execute_tool shout", "execute_tool talk"]
+    for tool in ("talk", "shout"):  # spans of user code join in
+        assert collector.one(f"inside {tool}").parent_id == collector.one(f"execute_tool {tool}").span_id
     assert [below(collector, span).count("chat") for span in collector.named("node model")] == [1, 1]
 
 

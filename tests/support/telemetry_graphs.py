@@ -6,6 +6,8 @@ import asyncio
 import logging
 import threading
 
+from opentelemetry import trace
+
 from tenxgraph_temporal import END, ModelNode, ScriptedModel, StateGraph, ToolNode
 from tenxgraph_temporal import call as scripted_call
 
@@ -18,12 +20,16 @@ SECRET = "hunter2-secret"
 
 async def talk(word: str) -> str:
     logger.info("async tool at work", extra={"mood": "good"})
+    with trace.get_tracer("somebody.elses").start_as_current_span("inside talk"):
+        pass
     await asyncio.to_thread(logger.info, "in a thread of the async tool")
     return f"{word} was said"
 
 
 def shout(word: str) -> str:
     logger.info("sync tool at work in %s", threading.current_thread().name)
+    with trace.get_tracer("somebody.elses").start_as_current_span("inside shout"):
+        pass
     return f"{word} was shouted"
 
 

@@ -38,6 +38,14 @@ def test_exporters_by_the_standard_variables(environ: dict[str, str], traces: li
     assert wanted_exporters("metrics", environ) == metrics
 
 
+def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A program in a fresh interpreter that finds this package."""
+    root = Path(__file__).parents[2] / ".import-root"
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH", "")]))
+    env = {**os.environ, "PYTHONPATH": path, **environ}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
 @pytest.mark.parametrize(
     ("hidden", "environ", "extra"),
     [
@@ -61,13 +69,32 @@ try:
 except TenxGraphError as exc:
     print(exc)
 """
-    root = Path(__file__).parents[2] / ".import-root"
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path, **environ}, capture_output=True, text=True
-    )
+    done = python(code, **environ)
     assert done.stdout.startswith("[SETTINGS_001] "), done.stderr
     assert f"pip install 'tenxgraph-temporal[{extra}]'" in done.stdout
+
+
+def test_providers_of_the_process_are_used() -> None:
+    """As ``opentelemetry-instrument`` leaves them."""
+    code = """
+import asyncio
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from tenxgraph_temporal import Settings
+from tenxgraph_temporal.runtime.telemetry.process import process_telemetry
+theirs = TracerProvider(), MeterProvider()
+trace.set_tracer_provider(theirs[0])
+metrics.set_meter_provider(theirs[1])
+async def main():
+    async with process_telemetry(Settings.from_env()) as telemetry:
+        assert telemetry.tracing.tracer is theirs[0].get_tracer("tenxgraph_temporal")
+    assert (trace.get_tracer_provider(), metrics.get_meter_provider()) == theirs
+asyncio.run(main())
+print("theirs")
+"""
+    done = python(code, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+    assert done.stdout == "theirs\n", done.stderr
 
 
 async def test_a_taken_port_is_named() -> None:
