@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from functools import wraps
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import asyncpg
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ..storage.contract import Store
 from .tracing import child_span, current_tracing, error_type
+
+if TYPE_CHECKING:
+    import asyncpg
 
 _SPANS = {
     "load_head": "state.load",
