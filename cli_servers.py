@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import os
 import signal
 import sys
@@ -26,6 +25,7 @@ from .runtime.doctor import examine
 from .runtime.graph import CompiledGraph
 from .runtime.search_attributes import REMEDY, register
 from .runtime.settings import Settings
+from .runtime.telemetry.logs import set_up_logging
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 _TEMPORAL_VARIABLES = ("TEMPORAL_API_KEY", "TEMPORAL_TLS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE")
@@ -48,8 +48,6 @@ def dev(
     Example: tenxgraph-temporal dev my_agent:graph
     """
     loaded = [worker_module.load_graph(spec) for spec in graphs or ()]
-    if loaded:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     run_async(_dev(loaded, None if temporary else directory, temporal_port, ui_port, as_json))
 
 
@@ -91,6 +89,7 @@ async def _run_stack(
         watching = asyncio.create_task(_first_death(stack))
         work = [watching]
         if graphs:
+            set_up_logging(level=settings.log_level, as_json=settings.log_format == "json")
             # It takes over the signals, and drains.
             work.append(asyncio.create_task(_serve(graphs, settings, as_json=as_json)))
         try:
@@ -254,8 +253,8 @@ def codec_server(
 
     Example: tenxgraph-temporal codec-server --port 8081 --allow-origin http://localhost:8233
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = Settings.from_env()
+    set_up_logging(level=settings.log_level, as_json=settings.log_format == "json")
     server = CodecServer(
         EncryptionCodec(settings.keys),
         host=host,

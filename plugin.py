@@ -18,6 +18,8 @@ from .runtime.errors import GraphDefinitionError
 from .runtime.graph import CompiledGraph
 from .runtime.settings import Settings
 from .runtime.storage import Store
+from .runtime.telemetry.interceptors import RunTelemetry
+from .runtime.telemetry.tracing import Tracing
 from .workflows import GraphRun
 
 # A cancel reaches an activity with a heartbeat; the SDK's default would let it wait for up to a minute.
@@ -33,7 +35,8 @@ class TenxGraphPlugin(SimplePlugin):
         graphs: Compiled graphs with distinct names.
         store: An open store; it stays the caller's to close.
         keys: As of ``WirePlugin``; for a worker whose client has no such plugin.
-        host_options: Further fields of ``Host``.
+        host_options: Further fields of ``Host``. ``metrics`` and ``tracing`` go to OpenTelemetry's global providers by
+            default, if the process has set them up before.
 
     Raises:
         GraphDefinitionError: Two graphs have one name.
@@ -55,11 +58,13 @@ class TenxGraphPlugin(SimplePlugin):
                     f"two graphs are named {graph.name!r}; name one of them: StateGraph(..., name=...)"
                 )
             by_name[graph.name] = graph
-        self.host = Host.of(by_name, store, **host_options)
+        self.host = Host.of(by_name, store, **{"tracing": Tracing.of(None), **host_options})
         self._converter = partial(with_our_models, keys=Settings.from_env().keys if keys is None else keys)
+        metrics = self.host.metrics
         super().__init__(
             "tenxgraph_temporal.Graphs",
             data_converter=self._converter,
+            interceptors=[RunTelemetry(self.host.tracing, lambda: metrics.interrupts_ignored.add(1))],
             workflows=[GraphRun],
             activities=build_activities(self.host),
         )

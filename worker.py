@@ -34,7 +34,9 @@ from .runtime.health import Check, Health, serve_health
 from .runtime.settings import Settings
 from .runtime.storage import Store, open_store
 from .runtime.storage.redis_cache import RedisCache
-from .runtime.telemetry import Metrics
+from .runtime.telemetry.logs import set_up_logging
+from .runtime.telemetry.process import Telemetry, process_telemetry
+from .runtime.telemetry.store_spans import watch_statements
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +77,9 @@ def build_worker(
     graphs: Sequence[CompiledGraph],
     store: Store,
     settings: Settings,
+    telemetry: Telemetry,
     *,
     shared_cache: RedisCache | None = None,
-    metrics: Metrics | None = None,
 ) -> Worker:
     """A worker that hosts ``graphs`` on ``store``; not yet running."""
     plugin = TenxGraphPlugin(
@@ -86,10 +88,11 @@ def build_worker(
         keys=settings.keys,
         cache_bytes=settings.state_cache_bytes,
         shared_cache=shared_cache,
-        metrics=metrics,
         cancel_grace=settings.cancel_grace,
         use_ledger=settings.ledger,
         faults=Faults.parse(settings.faults),
+        metrics=telemetry.metrics,
+        tracing=telemetry.tracing,
     )
     return Worker(
         client,
@@ -129,19 +132,19 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        store = await open_store(settings)
+        telemetry = await stack.enter_async_context(process_telemetry(settings))
+        store = await open_store(settings, on_connect=watch_statements if telemetry.tracing else None)
         stack.push_async_callback(store.close)
         try:
             await store.check()
         except SchemaError:  # a role that may not change the schema needs none where it is up to date
             await store.setup()
-        client = await connect(settings)
-        metrics = Metrics()
+        client = await connect(settings, runtime=telemetry.runtime)
         redis_url = settings.redis_url.get_secret_value()
-        shared_cache = RedisCache.open(redis_url, metrics=metrics) if redis_url else None
+        shared_cache = RedisCache.open(redis_url, metrics=telemetry.metrics) if redis_url else None
         if shared_cache is not None:
             stack.push_async_callback(shared_cache.close)
-        worker = build_worker(client, graphs, store, settings, shared_cache=shared_cache, metrics=metrics)
+        worker = build_worker(client, graphs, store, settings, telemetry, shared_cache=shared_cache)
         await stack.enter_async_context(worker)
         if settings.health_port:
             checks: dict[str, Check] = {"temporal": client.service_client.check_health, "database": store.check}
@@ -161,9 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("graphs", nargs="+", metavar="module:graph", help="a compiled StateGraph")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        asyncio.run(serve([load_graph(spec) for spec in options.graphs], Settings.from_env()))
+        settings = Settings.from_env()
+        set_up_logging(level=settings.log_level, as_json=settings.log_format == "json")
+        asyncio.run(serve([load_graph(spec) for spec in options.graphs], settings))
     except TenxGraphError as exc:
         print(f"worker: {exc}", file=sys.stderr)  # noqa: T201
         return 1

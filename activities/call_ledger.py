@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+from opentelemetry import trace
 from temporalio import activity
 
 from ..runtime.errors import InputError, RetryableError, TenxGraphError
@@ -14,6 +15,7 @@ from ..runtime.limits import RunConfig
 from ..runtime.state.encoding import dump_json
 from ..runtime.storage.contract import Json, LedgerEntry, LedgerTransaction
 from ..runtime.storage.snapshot import Snapshot
+from ..runtime.telemetry.tracing import content
 from ..runtime.tools.identity import ledger_key
 from ..runtime.tools.result import CallResult, call_metadata, failure, from_envelope
 from ..runtime.tools.tool import Tool
@@ -51,6 +53,16 @@ class RecordedCall:
         self._transaction = contextlib.AsyncExitStack()
         self._shared: LedgerTransaction | None = None
         """The transaction that the tool asked for, and that its record joins."""
+
+    @property
+    def task(self) -> ToolTask:
+        """The call."""
+        return self._task
+
+    @property
+    def tool(self) -> Tool:
+        """The tool that it is to."""
+        return self._tool
 
     async def _load(self) -> tuple[dict[str, Any], Json | None]:
         """The call as the model wrote it, and its ledger row."""
@@ -91,6 +103,7 @@ class RecordedCall:
 
     async def _settle(self, result: CallResult, *, status: str = "") -> ToolOutcome:
         """Record the result at once; whoever recorded first is right."""
+        content("gen_ai.tool.call.result", result.message.text)
         if self._key is None:
             await self._host.faults.reach("tool.recorded", self._tool.name)
             return self._outcome(result, unrecorded=result.envelope)
@@ -155,6 +168,7 @@ class RecordedCall:
         return found is not None
 
     def _failure(self, text: str, code: str) -> CallResult:
+        trace.get_current_span().set_attribute("error.type", code)
         return failure(text, tool_call_id=self._task.tool_call_id, metadata=self._metadata, code=code)
 
 

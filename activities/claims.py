@@ -38,6 +38,7 @@ class Claims:
         self._metrics = host.metrics
         self._thread_id = task.run.thread_id
         self._tool = tool
+        self._attributes = {"node": task.node, "tool": tool.name}
         self._key = key if tool.in_doubt != "rerun" else None
         info = activity.info()
         self._intent = Intent(
@@ -65,7 +66,7 @@ class Claims:
                 return self
             if isinstance(claim, InDoubt):
                 self.doubt = claim
-                self._metrics.ledger_in_doubt.add(1, {"tool": self._tool.name})
+                self._metrics.ledger_in_doubt.add(1, self._attributes)
                 logger.warning(
                     "call %s is in doubt: attempt %d on %s started it at %s and was lost",
                     self._key,

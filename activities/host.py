@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -21,11 +21,20 @@ from ..runtime.storage.redis_cache import RedisCache
 from ..runtime.storage.snapshot import StateCache
 from ..runtime.storage.thread_states import ThreadStates
 from ..runtime.telemetry import Metrics
+from ..runtime.telemetry.store_spans import with_spans
+from ..runtime.telemetry.tracing import Tracing
 from ..runtime.wire import RunTask
+from .observe import observed, show_outcome
 
 T = TypeVar("T")
-Self = TypeVar("Self")
+Self = TypeVar("Self", bound="Hosted")
 Task = TypeVar("Task", bound=RunTask)
+
+
+class Hosted(Protocol):
+    """What has activities among its methods."""
+
+    _host: Host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,8 @@ class Host:
     worker: str = field(default_factory=lambda: f"{os.getpid()}@{socket.gethostname()}")
     """Who runs the attempts, as Temporal names this process too."""
     faults: Faults = field(default_factory=Faults)
+    tracing: Tracing | None = None
+    """``None`` makes no spans."""
 
     @classmethod
     def of(
@@ -54,14 +65,26 @@ class Host:
         shared_cache: RedisCache | None = None,
         metrics: Metrics | None = None,
         faults: Faults | None = None,
+        tracing: Tracing | None = None,
         **options: Any,
     ) -> Host:
         """A host with a state cache of its own, on top of the ``shared_cache`` if there is one."""
         metrics = metrics or Metrics()
         faults = faults or Faults()
+        if tracing is not None:
+            store = with_spans(store)
+        metrics.start_at_zero(
+            {"node": node.name, "tool": tool}
+            for graph in graphs.values()
+            for node in graph.nodes.values()
+            if node.tools is not None
+            for tool in node.tools.tools
+        )
         cache = StateCache(cache_bytes)
         states = ThreadStates(store, cache=cache, shared=shared_cache, metrics=metrics, faults=faults)
-        return cls(graphs=graphs, store=store, states=states, metrics=metrics, faults=faults, **options)
+        return cls(
+            graphs=graphs, store=store, states=states, metrics=metrics, faults=faults, tracing=tracing, **options
+        )
 
     def graph(self, name: str) -> CompiledGraph:
         """The graph of that name.
@@ -85,15 +108,19 @@ def temporal_failure(error: TenxGraphError) -> ApplicationError:
 
 def boundary(method: Callable[[Self, Task], Awaitable[T]]) -> Callable[[Self, Task], Awaitable[T]]:
     """The edge between Temporal and an activity: the task's run in full on the way in, our errors as Temporal's on the
-    way out.
+    way out, and what is seen of the attempt from outside.
     """
 
     @wraps(method)
     async def at_boundary(self: Self, task: Task) -> T:
         info = activity.info()
         run = task.run.resolved(workflow_id=info.workflow_id or "", workflow_run_id=info.workflow_run_id or "")
+        task = task.model_copy(update={"run": run})
         try:
-            return await method(self, task.model_copy(update={"run": run}))
+            with observed(self._host.tracing, task) as span:
+                result = await method(self, task)
+                show_outcome(span, result)
+                return result
         except TenxGraphError as exc:
             raise temporal_failure(exc) from exc
 

@@ -20,6 +20,7 @@ from ..runtime.errors import (
 from ..runtime.interrupt import GraphInterrupt, InterruptRequest, Scope, answers_of, interrupt_scope
 from ..runtime.state import AgentState
 from ..runtime.storage.snapshot import Snapshot
+from ..runtime.telemetry.tracing import content
 from ..runtime.tools.approval import ask_about_doubt, ask_approval
 from ..runtime.tools.context import ToolContext
 from ..runtime.tools.identity import idempotency_key
@@ -65,6 +66,7 @@ class ToolCall(RecordedCall):
             logger.warning("ledger row %s is not well formed; it counts as no record", self._key)
         self._host.metrics.ledger_misses.add(1, self._attributes)
         arguments, problem = _arguments(call)
+        content("gen_ai.tool.call.arguments", lambda: json.dumps(arguments))
         self._metadata = call_metadata(self._task.tool_call_id, self._tool.name, arguments)
         bound: dict[str, Any] = {}
         if problem is None:

@@ -9,6 +9,7 @@ from temporalio import activity
 from ..runtime.wire import BatchOutcome, BatchTask, ToolOutcome, ToolTask, name_in
 from .attempt import Deadline, Pulse
 from .host import Host, boundary
+from .observe import observed, show_outcome
 from .tool_call import ToolCall
 
 
@@ -49,7 +50,7 @@ class ToolRunner:
             )
             deadline = Deadline.of_call(call.limits or task.call_limits)
             calls.append(ToolCall(self._host, one, graph.tool(node, call.tool), deadline, pulse))
-        running = [asyncio.ensure_future(call.run()) for call in calls]
+        running = [asyncio.ensure_future(self._in_batch(call)) for call in calls]
         try:
             await asyncio.wait(running)
         except asyncio.CancelledError:
@@ -66,3 +67,9 @@ class ToolRunner:
                 future.result().model_copy(update={"tool_call_id": call.tool_call_id}) for call, future in outcomes
             )
         )
+
+    async def _in_batch(self, call: ToolCall) -> ToolOutcome:
+        with observed(self._host.tracing, call.task, tool=call.tool) as span:
+            outcome = await call.run()
+            show_outcome(span, outcome)
+            return outcome

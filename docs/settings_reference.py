@@ -38,6 +38,10 @@ The connection to Temporal comes from Temporal's own environment configuration: 
 `TEMPORAL_TLS_SERVER_NAME`, or a profile in a TOML file that `TEMPORAL_CONFIG_FILE` and `TEMPORAL_PROFILE` name. See
 [Temporal's reference](https://docs.temporal.io/develop/environment-configuration).
 
+## OpenTelemetry
+
+Exporters of metrics and traces come from OpenTelemetry's own variables, `OTEL_...`: see [telemetry](telemetry.md).
+
 ## Per run, node and tool
 
 Deadlines, retries and the recursion limit are no settings of the worker. They are the run's `config`, or options of a

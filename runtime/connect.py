@@ -10,11 +10,13 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultPayloadConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.plugin import SimplePlugin
+from temporalio.runtime import Runtime
 
 from .codec import EncodedFailureConverter, EncryptionCodec
 from .encryption_keys import EncryptionKeys
 from .errors import SettingsError
 from .settings import Settings
+from .telemetry.interceptors import CallersTrace
 
 _NO_KEYS = EncryptionKeys()
 
@@ -46,7 +48,9 @@ def with_our_models(converter: DataConverter | None, keys: EncryptionKeys = _NO_
 
 
 class WirePlugin(SimplePlugin):
-    """Makes a Temporal client speak our wire models. For clients; ``TenxGraphPlugin`` is for workers.
+    """Makes a Temporal client speak our wire models, and its runs continue the trace of the caller's span.
+
+    For clients; ``TenxGraphPlugin`` is for workers.
 
     Args:
         keys: What payloads are encrypted with; by default what ``TENXGRAPH_ENCRYPTION_KEYS`` names. Pass
@@ -58,14 +62,16 @@ class WirePlugin(SimplePlugin):
 
     def __init__(self, *, keys: EncryptionKeys | None = None) -> None:
         keys = Settings.from_env().keys if keys is None else keys
-        super().__init__("tenxgraph_temporal.Wire", data_converter=partial(with_our_models, keys=keys))
+        converter = partial(with_our_models, keys=keys)
+        super().__init__("tenxgraph_temporal.Wire", data_converter=converter, interceptors=[CallersTrace()])
 
 
-async def connect(settings: Settings | None = None) -> Client:
+async def connect(settings: Settings | None = None, *, runtime: Runtime | None = None) -> Client:
     """A client for the server that the environment names (``localhost:7233`` by default).
 
     Args:
         settings: Say how payloads are encrypted; read from the environment by default.
+        runtime: Temporal's, if it is not to be the SDK's default one.
 
     Raises:
         SettingsError: The configuration is wrong, or the server cannot be reached; names the address.
@@ -79,7 +85,7 @@ async def connect(settings: Settings | None = None) -> Client:
         raise SettingsError(f"Temporal's environment configuration cannot be read: {problem}") from None
     address = config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, plugins=[plugin])
+        return await Client.connect(**config, plugins=[plugin], runtime=runtime)
     except (RuntimeError, ValueError, OSError) as exc:
         remedy = "set TEMPORAL_ADDRESS, or start one with: tenxgraph-temporal dev"
         if config.get("tls"):

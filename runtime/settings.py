@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
@@ -54,6 +55,14 @@ class Settings(BaseModel):
     """How long cancelled code may take to clean up before its attempt ends without it."""
     health_port: int = Field(default=0, ge=0, le=65535)
     """Serve ``/healthz`` and ``/readyz`` on this port; 0 serves none."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Serve metrics for Prometheus on this port, at ``/metrics``; 0 serves none."""
+    log_format: Literal["text", "json"] = "text"
+    """How a worker logs to stderr: ``text`` or ``json``."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    """The least that a worker logs: ``DEBUG``, ``INFO``, ``WARNING``, ``ERROR`` or ``CRITICAL``."""
+    trace_content: bool = False
+    """Put prompts, replies, arguments, results and error texts on spans."""
     ledger: bool = True
     """False switches the tool ledger off: only to show what happens without it."""
     faults: str = ""

@@ -20,6 +20,9 @@ PAUSE_ACTIVITY = "run.pause"
 ANSWER_ACTIVITY = "run.answer"
 CHECK_ANSWER_ACTIVITY = "run.check_answer"
 
+COUNT_IGNORED = "tenxgraph_count_ignored"
+"""Name of the function, given by the worker, that a workflow calls when it ignores an answer. Not on the wire."""
+
 WORKER_SHUTDOWN = "WorkerShutdown"
 """Failure type of an attempt that its worker's shutdown cut short."""
 
@@ -36,6 +39,11 @@ _WORKFLOW_ID_PREFIX = "thread-"
 def workflow_id_of(thread_id: str) -> str:
     """The only workflow id under which a run of ``thread_id`` may execute: it is what excludes a second."""
     return _WORKFLOW_ID_PREFIX + thread_id
+
+
+def thread_id_of(workflow_id: str) -> str:
+    """The inverse of ``workflow_id_of``."""
+    return workflow_id.removeprefix(_WORKFLOW_ID_PREFIX)
 
 
 def node_activity(node: str) -> str:
@@ -212,7 +220,7 @@ class RunRef(Wire):
         """The inverse of ``compact``, with what an activity knows of its workflow."""
         return RunRef(
             graph=self.graph,
-            thread_id=self.thread_id or workflow_id.removeprefix(_WORKFLOW_ID_PREFIX),
+            thread_id=self.thread_id or thread_id_of(workflow_id),
             user_id=self.user_id,
             run_id=self.run_id or workflow_run_id,
         )

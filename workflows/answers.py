@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from ..runtime.wire import Answer, InterruptRef
+from ..runtime.wire import COUNT_IGNORED, Answer, InterruptRef
 
 _MAX_EARLY = 100
 """Answers kept for interrupts that are not open yet."""
@@ -103,8 +103,10 @@ class Answers:
     def _ignore(self, why: str) -> None:
         self.ignored_count += 1
         self.ignored = [*self.ignored, why][-_MAX_IGNORED:]
+        count = workflow.extern_functions().get(COUNT_IGNORED)
+        if count is not None and not workflow.unsafe.is_replaying():
+            count()
         workflow.logger.warning("an answer was ignored: %s", why)
-        workflow.metric_meter().create_counter("tenxgraph.interrupts.ignored").add(1)
 
 
 def parse_answer(raw: Any) -> tuple[Answer | None, str]:

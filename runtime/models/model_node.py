@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..errors import GraphDefinitionError
 from ..state import AgentState, Message
+from ..telemetry.genai import chat_span, describe_reply
 
 
 class Model(Protocol):
@@ -16,7 +17,8 @@ class Model(Protocol):
 
     It gets the messages in order, system message first, and the tools in OpenAI's function-calling form (empty
     if there are none). It returns the reply: an assistant message, or its text. What it raises fails the node,
-    whose ``Retry`` decides about another attempt; so a client inside it should not retry on its own.
+    whose ``Retry`` decides about another attempt; so a client inside it should not retry on its own. Attributes
+    ``model_name`` and ``provider_name``, where it has them, are shown in traces.
     """
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Message | str:
@@ -74,9 +76,13 @@ class ModelNode:
             TypeError: The model returned something else than an assistant message or text.
         """
         tools = self._tools.schemas() if isinstance(self._tools, ToolSource) else list(self._tools or ())
-        reply = await self._model([*self._preamble(state), *state.context], tools)
-        if isinstance(reply, str):
-            return Message.text_message(reply, role="assistant")
+        messages = [*self._preamble(state), *state.context]
+        with chat_span(self._model, messages) as span:
+            reply = await self._model(messages, tools)
+            if isinstance(reply, str):
+                reply = Message.text_message(reply, role="assistant")
+            if isinstance(reply, Message):
+                describe_reply(span, reply)
         if not isinstance(reply, Message) or reply.role != "assistant":
             what = f"a message of role {reply.role!r}" if isinstance(reply, Message) else repr(type(reply))
             raise TypeError(f"the model {self._model!r} returned {what}; return an assistant Message or text")

@@ -74,6 +74,16 @@ class OpenAIChat:
         self._keep_raw = keep_raw
         self._options = options
 
+    @property
+    def model_name(self) -> str:
+        """The provider's name for the model."""
+        return self._model
+
+    @property
+    def provider_name(self) -> str:
+        """Whose interface is spoken, for traces."""
+        return "openai"
+
     def __repr__(self) -> str:
         return f"OpenAIChat({self._model!r})"
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..errors import SettingsError
 from ..settings import Settings
 from .contract import Store
 
+OnConnect = Callable[[Any], Awaitable[None]]
 
-async def open_store(settings: Settings) -> Store:
-    """The store that ``database_url`` names.
+
+async def open_store(settings: Settings, *, on_connect: OnConnect | None = None) -> Store:
+    """The store that ``database_url`` names. ``on_connect`` is called with each new connection to Postgres.
 
     Raises:
         SettingsError: No or an unknown URL.
@@ -28,7 +31,7 @@ async def open_store(settings: Settings) -> Store:
         return await PostgresStore.open(
             url,
             pool_size=settings.database_pool_size,
-            pool_options={"statement_cache_size": settings.database_statement_cache},
+            pool_options={"statement_cache_size": settings.database_statement_cache, "init": on_connect},
             schema=settings.database_schema,
             **options,
         )

@@ -55,6 +55,7 @@ class PostgresStore(PgLedger, PgAdmin):
                 dsn,
                 min_size=1,
                 max_size=pool_size,
+                reset=_keep,
                 **{"command_timeout": 60, "timeout": 10, **(pool_options or {})},
             )
         except ValueError:
@@ -81,7 +82,7 @@ class PostgresStore(PgLedger, PgAdmin):
 
     @property
     def pool(self) -> asyncpg.Pool:
-        """The pool, for statements of the caller's own."""
+        """The pool, for statements of the caller's own. What they set for the session, they have to reset."""
         return self._db.pool
 
     async def setup(self) -> None:
@@ -95,3 +96,10 @@ class PostgresStore(PgLedger, PgAdmin):
     async def close(self) -> None:
         """See ``Store.close``."""
         await self._db.close()
+
+
+async def _keep(connection: asyncpg.Connection) -> None:
+    """Instead of asyncpg's reset of a connection that goes back to the pool: a round trip after each statement.
+
+    Our statements leave nothing behind in a session; ``context.transaction()``, where a tool's do, resets it itself.
+    """

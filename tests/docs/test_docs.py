@@ -34,6 +34,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(r"^(?:<!-- ([^>]*) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DASHBOARD = DOCS / "grafana.json"
+RULES = DOCS / "alerts.yml"
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -158,7 +159,7 @@ def instruments() -> dict[str, set[str]]:
     return made
 
 
-@pytest.mark.parametrize("page", [*PAGES, DASHBOARD], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, DASHBOARD, RULES], ids=lambda page: page.name)
 def test_metrics_exist(page: Path) -> None:
     text = prose(page)
     dotted = set(re.findall(r"\btenxgraph\.[a-z_]+\.[a-z_]+\b", text))
@@ -177,8 +178,24 @@ def test_the_dashboard_has_a_query_in_each_panel() -> None:
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert panels
     assert len({panel["id"] for panel in panels}) == len(panels)
-    assert all("tenxgraph_" in target["expr"] for panel in panels for target in panel["targets"])
+    assert all(re.search("tenxgraph_|temporal_", target["expr"]) for panel in panels for target in panel["targets"])
     assert all(panel["targets"] for panel in panels)
+
+
+def test_every_rule_is_described_and_whole() -> None:
+    yaml = import_module("yaml")
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert "tenxgraph_ledger_unrecorded_total" in rules[0]["expr"]
+    assert "COMPLETED but could not be recorded" in rules[0]["annotations"]["summary"]
+    page = (DOCS / "alerts.md").read_text()
+    for rule in rules:
+        assert f"`{rule['alert']}`" in page
+        assert f"| {rule['labels']['severity']} |" in page
+        assert rule["annotations"]["summary"]
+        assert re.search("(tenxgraph|temporal)_", rule["expr"])
+    described = set(re.findall(r"`(TenxGraph[A-Z]\w+)`", page.partition("## Metrics")[0]))
+    assert described - {"TenxGraphPlugin"} == {rule["alert"] for rule in rules}
 
 
 @each_page

@@ -184,7 +184,7 @@ async def test_parallel_questions_outlive_their_histories(forgetful: App) -> Non
     state = await app.state(thread_id)
     assert [m.text() for m in state.context if m.role == "tool"] == [*(name * 12 for name in names), "done"]
     assert ran.count("once") == 1
-    assert len(await executions(app, thread_id)) > 2
+    assert len(await executions(app, thread_id)) > 1, "it rolled over"
 
 
 async def test_the_database_restarts_under_load(world: World, tmp_path: Path) -> None:

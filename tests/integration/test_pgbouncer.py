@@ -6,8 +6,9 @@ import asyncio
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,16 +44,20 @@ logfile = {directory}/log
 
 
 @pytest.fixture
-async def bouncer(app: App, tmp_path: Path) -> AsyncIterator[str]:
+async def bouncer(app: App) -> AsyncIterator[str]:
     """The address of the test's Postgres by way of a pgbouncer with three server connections."""
-    postgres = urlsplit(app.stack.postgres_dsn)
+    with tempfile.TemporaryDirectory() as made:  # pytest's own directories are closed to other accounts
+        directory = Path(made)
+        directory.chmod(0o777)
+        async with pgbouncer(app.stack.postgres_dsn, directory) as dsn:
+            yield dsn
+
+
+@asynccontextmanager
+async def pgbouncer(postgres_dsn: str, directory: Path) -> AsyncIterator[str]:
+    postgres = urlsplit(postgres_dsn)
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         listen = free.getsockname()[1]
-    directory = tmp_path / "bouncer"
-    directory.mkdir()
-    for path in (directory, *tmp_path.parents[:2], tmp_path):
-        path.chmod(0o755)
-    directory.chmod(0o777)
     name = postgres.path.strip("/")
     config = directory / "pgbouncer.ini"
     config.write_text(
@@ -65,8 +70,9 @@ async def bouncer(app: App, tmp_path: Path) -> AsyncIterator[str]:
             directory=directory,
         )
     )
-    account = ["-u", "nobody"] if os.geteuid() == 0 else []
+    account = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to be root
     process = await asyncio.create_subprocess_exec(str(PGBOUNCER), "-q", *account, str(config))
+    ended = asyncio.create_task(process.wait())
     dsn = f"postgresql://{postgres.username}@127.0.0.1:{listen}/{name}"
     try:
         async with asyncio.timeout(10):
@@ -75,12 +81,13 @@ async def bouncer(app: App, tmp_path: Path) -> AsyncIterator[str]:
                     await (await asyncpg.connect(dsn, statement_cache_size=0)).close()
                     break
                 except OSError:
-                    assert process.returncode is None, (directory / "log").read_text()
+                    assert not ended.done(), (directory / "log").read_text()
                     await asyncio.sleep(0.05)
         yield dsn
     finally:
-        process.kill()
-        await process.wait()
+        if not ended.done():
+            process.kill()
+        await ended
 
 
 def settings(app: App, dsn: str, **changes: Any) -> Settings:

@@ -35,6 +35,18 @@ STORY = "tenxgraph_temporal.tests.support.graphs:story"
         ([STORY], {"TENXGRAPH_DATABASE_SCHEMA": "a;b"}, "schema name 'a;b' is not a plain identifier"),
         ([STORY], {"TENXGRAPH_DATABASE_URL": ""}, "TENXGRAPH_DATABASE_URL names no database"),
         ([STORY], {"TENXGRAPH_FAULTS": "now"}, "TENXGRAPH_FAULTS: "),
+        ([STORY], {"TENXGRAPH_LOG_LEVEL": "loud"}, "TENXGRAPH_LOG_LEVEL: Input should be 'DEBUG', 'INFO'"),
+        ([STORY], {"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER: no exporter 'zipkin' is installed"),
+        (
+            [STORY],
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL='http/json' is not supported; set grpc or http/protobuf",
+        ),
+        (
+            [STORY],
+            {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": "http"},
+            "OTEL_EXPORTER_PROMETHEUS_PORT='http' is not a port",
+        ),
     ],
 )
 async def test_a_worker_that_cannot_start(

@@ -25,7 +25,7 @@ from tenxgraph_temporal.workflows import GraphRun
 
 S = TypeVar("S", bound=AgentState)
 
-_HOST_OPTIONS = ("cancel_grace", "use_ledger", "metrics", "shared_cache")
+_HOST_OPTIONS = ("cancel_grace", "use_ledger", "metrics", "shared_cache", "tracing")
 
 
 class App:
