@@ -53,6 +53,8 @@ class RunBegin:
                 "unsaved steps in: every step is saved",
                 task.run.thread_id,
             )
+        if base.origin is None:
+            await _pass_finished_node(graph, state)
         requests, entries, gate = await self._enter(graph, state, task)
         position = enter(graph, state, config=config, version=base.version + 1, gate=gate)
         if requests:
@@ -144,6 +146,16 @@ class RunBegin:
             raise InputError(f"the answer does not fit the interrupt's response_schema: {problem}")
         take_answer(state, matching[0], task.input["resume"])
         return [request for request in requests if request is not matching[0]]
+
+
+async def _pass_finished_node(graph: CompiledGraph, state: AgentState) -> None:
+    """10xGraph names the node that a running thread has finished, where we name the one that is next.
+
+    Going on from there as it does would ask the model again, and the tools that it had asked for would run again.
+    """
+    meta = state.execution_meta
+    if meta.status == ExecutionStatus.RUNNING and meta.current_node in graph.nodes:
+        meta.current_node = await graph.next_node(state, meta.current_node)
 
 
 def _input_messages(value: Any, run: RunRef) -> list[Message]:

@@ -6,6 +6,7 @@ A run finds its state by version and row, so a thread that is edited or deleted 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from .graph.advance import open_calls
 from .interrupt import InterruptRequest, open_requests
 from .state import AgentState, ExecutionStatus, Message
 from .state.encoding import check_fields, decode_state, dump_json, encode_state
-from .storage.contract import Commit, Committed, Head, HeadMoved, LedgerEntry, MessageIdTaken, Store
+from .storage.contract import Commit, Committed, Head, HeadMoved, LedgerEntry, MessageIdTaken, Origin, Store
 from .storage.redis_cache import RedisCache
 from .storage.thread_states import message_row
 from .tools.identity import ledger_key, reidentified, settle_identity
@@ -85,7 +86,7 @@ async def fork_thread(
         user_id=head.user_id,
         expected_version=0,
         fields={**(head.fields or {}), **encode_state(state)},
-        origin=None,
+        origin=_by_hand("fork", head),
         messages=[message_row(message) for message in state.context],
         results=results,
         thread_meta={"forked_from": {"thread_id": thread_id, "version": head.version}},
@@ -149,7 +150,7 @@ async def edit_thread(
         expected_version=version,
         expected_state_id=head.state_id,
         fields={**stored, **encoded, **raw},
-        origin=None,
+        origin=_by_hand("edit", head),
         messages=[message_row(message) for message in _changed(current, decode_state(state, stored))],
     )
     try:
@@ -201,6 +202,13 @@ async def delete_thread(
     if cache is not None and head is not None:
         await cache.drop(thread_id, head.user_id)
     return deleted
+
+
+def _by_hand(what: str, head: Head) -> Origin | None:
+    """The mark of a commit that no run made. What is 10xGraph's stays so: see how a run begins on it."""
+    if head.origin is None:
+        return None
+    return Origin(run_id="", commit_id=f"{what}/{uuid.uuid4()}", position={}, config=head.origin.config)
 
 
 def _changed(state: AgentState, before: AgentState) -> list[Message]:
