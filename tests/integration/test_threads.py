@@ -66,7 +66,7 @@ async def test_a_fork_goes_on_by_itself(app: App) -> None:
         await (await app.start("agent", fork_id, "again", user_id="u")).result()
     assert len((await app.state(fork_id)).context) > len(state.context)
     assert said(await app.state(thread_id)) == said(state), "the old one stays as it is"
-    assert ran == ["a", "b", "c"] * 2
+    assert sorted(ran) == sorted(["a", "b", "c"] * 2)
 
 
 async def test_a_fork_in_the_middle_keeps_what_has_happened(app: App) -> None:
