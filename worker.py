@@ -146,6 +146,8 @@ async def serve(graphs: Sequence[CompiledGraph], settings: Settings) -> None:
             stack.push_async_callback(shared_cache.close)
         worker = build_worker(client, graphs, store, settings, telemetry, shared_cache=shared_cache)
         await stack.enter_async_context(worker)
+        while not worker.is_running:  # noqa: ASYNC110  # its task is made, and has yet to begin
+            await asyncio.sleep(0.01)
         if settings.health_port:
             checks: dict[str, Check] = {"temporal": client.service_client.check_health, "database": store.check}
             health = Health(lambda: worker.is_running, checks)

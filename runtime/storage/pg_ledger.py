@@ -170,7 +170,10 @@ class PgLedger:
         )
 
         async def attempt(connection: asyncpg.Connection) -> Claim | None:
-            row = await connection.fetchrow(self._db.sql(_CLAIM), *arguments)
+            try:
+                row = await connection.fetchrow(self._db.sql(_CLAIM), *arguments)
+            except asyncpg.ForeignKeyViolationError as exc:
+                raise no_thread(thread_id) from exc
             if row["result"] is not None:
                 return Recorded(any_json(row["result"]))
             if row["claimed"]:
@@ -233,7 +236,14 @@ class PgLedger:
             "INSERT INTO {s}.tool_interrupts (thread_id, interrupt_id, request) VALUES ($1, $2, $3) "
             "ON CONFLICT DO NOTHING"
         )
-        await self._db.run(lambda c: c.execute(statement, thread_id, interrupt_id, dump_json(request).decode()))
+
+        async def put(connection: asyncpg.Connection) -> None:
+            try:
+                await connection.execute(statement, thread_id, interrupt_id, dump_json(request).decode())
+            except asyncpg.ForeignKeyViolationError as exc:
+                raise no_thread(thread_id) from exc
+
+        await self._db.run(put)
 
     async def load_interrupts(self, thread_id: str, interrupt_ids: Sequence[str]) -> dict[str, Json]:
         """See ``ToolLedger.load_interrupts``."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import asyncpg
 
-from ..errors import ForbiddenError, StoreError
+from ..errors import ForbiddenError
 from ..state.encoding import Fields, dump_json, join_fields, split_fields
-from ._values import already_there, meta_of, name_of, origin_of
+from ._values import already_there, check_commit, meta_of, name_of, origin_of
 from .contract import Commit, Committed, Head, MessageIdTaken
 from .pg_database import PgDatabase, any_json
 
@@ -94,6 +94,7 @@ class PgThreads:
 
     async def commit(self, commit: Commit) -> Committed:
         """See ``ThreadStore.commit``."""
+        check_commit(commit)
         owner = commit.user_id if self._enforce_user_isolation else None
         arguments = (
             commit.thread_id,
@@ -176,8 +177,6 @@ def _message_rows(commit: Commit) -> str:
         }
         for ordinal, message in enumerate(commit.messages)
     ]
-    if len({row["message_id"] for row in rows}) < len(rows):
-        raise StoreError(f"thread {commit.thread_id!r}: one commit holds a message id twice")
     return dump_json(rows).decode()
 
 

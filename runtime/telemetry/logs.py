@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -34,7 +34,8 @@ def log_fields(**fields: str | int) -> Iterator[None]:
     try:
         yield
     finally:
-        _BOUND.reset(token)
+        with suppress(ValueError):  # a workflow that is collected is closed in another context
+            _BOUND.reset(token)
 
 
 class LogFields(logging.Filter):

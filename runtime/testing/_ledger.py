@@ -111,9 +111,9 @@ class LedgerConformance:
     async def test_a_record_needs_its_thread(self, store: Store) -> None:
         with pytest.raises(StoreError, match="nowhere"):
             await store.record("nowhere", entry("m1:a"))
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match="'nowhere' does not exist"):
             await store.claim("nowhere", intent("m1:a", "me"))
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match="'nowhere' does not exist"):
             await store.put_interrupt("nowhere", "i1", {})
         assert await store.load_head("nowhere", None) is None
 
