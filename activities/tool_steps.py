@@ -61,7 +61,9 @@ class ToolSteps:
                     result = failure(error, tool_call_id=call_id, metadata=metadata)
                 entries.append(_entry(message.message_id, call_id, name, result))
             results.append(result)
-        goto = merge_results(state, base.decode(graph.state_class), results, node=task.node)
+        # Decoding is what a large state costs: no second copy where no call has changed anything.
+        baseline = base.decode(graph.state_class) if any(result.state for result in results) else state
+        goto = merge_results(state, baseline, results, node=task.node)
         return await self._answer(task, graph, base, state, message, results, entries, goto)
 
     async def _answer(

@@ -9,6 +9,8 @@ from tenxgraph_temporal import END, AgentState, CompiledGraph, Message, StateGra
 
 
 class BenchState(AgentState):
+    size: int = 0
+    """How large the first model call makes ``blob``."""
     blob: str = ""
 
 
@@ -19,6 +21,8 @@ def work(turns: int, calls: int, execution: Literal["activity", "batch"] = "acti
         return "ok"
 
     async def model(state: BenchState) -> Message:
+        if len(state.blob) < state.size:
+            state.blob = "x" * state.size
         said = sum(message.role == "assistant" for message in state.context)
         if said >= turns:
             return Message.text_message("done", role="assistant")

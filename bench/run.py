@@ -1,4 +1,4 @@
-"""``make bench``: floor and product in rotation on servers that it starts; medians and ratios.
+"""``make bench``: floor and product in rotation on servers that it starts; medians, ratios and counts.
 
 Times are compared only within one run of this program: everything shares one machine.
 """
@@ -8,23 +8,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import platform
 import statistics
+import sys
 import time
-import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from temporalio.client import Client
-from temporalio.worker import Worker
+import psutil
 
-from tenxgraph_temporal import GraphClient, Settings, TenxGraphPlugin, WirePlugin, open_store
-from tenxgraph_temporal.runtime.devstack import dev_stack
+from .stage import Run, Stage, Work, stage
 
-from .floor import Floor, Shape, node, tool
-from .product import work
-
-SHAPES = ((1, 1), (5, 3), (20, 3), (5, 20))
-Run = Callable[[], Awaitable[Any]]
+WORKS = ("1x1", "5x3", "20x3", "5x20")
+_CONCURRENT = 50
 
 
 async def one_by_one(run: Run, count: int) -> list[float]:
@@ -37,9 +32,9 @@ async def one_by_one(run: Run, count: int) -> list[float]:
     return times
 
 
-async def throughput(run: Run, *, total: int, concurrent: int) -> float:
-    """Runs per second, ``concurrent`` at a time."""
-    gate = asyncio.Semaphore(concurrent)
+async def throughput(run: Run, *, total: int) -> float:
+    """Runs per second, so many at a time."""
+    gate = asyncio.Semaphore(_CONCURRENT)
 
     async def one() -> None:
         async with gate:
@@ -50,78 +45,78 @@ async def throughput(run: Run, *, total: int, concurrent: int) -> float:
     return total / (time.perf_counter() - started)
 
 
-async def measure(shapes: list[tuple[int, int]], *, runs: int, total: int, rounds: int) -> list[dict[str, Any]]:
-    """Measure each shape; floor and product take turns within it."""
+async def measure(on: Stage, work: Work, *, runs: int, total: int, rounds: int) -> dict[str, Any]:
+    """Each contestant on ``work``, taking turns, as ratios to the floor where there is one."""
+    sides = on.sides(work)
+    result = {name: dict[str, Any](await on.counts(run)) for name, run in sides.items()}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, dict[str, float]] = {name: dict.fromkeys(on.cpu(), 0.0) for name in sides}
+    for _ in range(rounds):
+        for name, run in sides.items():
+            before = on.cpu()
+            times[name] += await one_by_one(run, runs)
+            for who, used in on.cpu().items():
+                cpu[name][who] += (used - before[who]) / (runs * rounds)
+    for _ in range(rounds if total else 0):
+        for name, run in sides.items():
+            rates[name].append(await throughput(run, total=total))
+    for name, found in result.items():
+        found["ms"] = round(statistics.median(times[name]) * 1000, 1)
+        found["cpu_ms"] = {who: round(used * 1000, 1) for who, used in cpu[name].items()}
+        if total:
+            found["runs_per_s"] = round(statistics.median(rates[name]), 1)
+    floor = result["floor"]
+    for name in sides.keys() - {"floor"}:
+        keys = [key for key in ("ms", "runs_per_s", "history_bytes") if key in floor]
+        result[name]["ratios"] = {key: round(result[name][key] / floor[key], 2) for key in keys}
+    return {"work": str(work), **result}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    gigabytes = psutil.virtual_memory().total / 1e9
+    return {"cpus": psutil.cpu_count(), "memory_gb": round(gigabytes), "python": platform.python_version()}
+
+
+def show(result: dict[str, Any]) -> None:
+    """A few lines for people."""
+    print(f"W({result['work']})")
+    for name in ("floor", "product", "batch"):
+        found = result[name]
+        cpu = ", ".join(f"{who} {used:g}" for who, used in found["cpu_ms"].items())
+        rate = f"  {found['runs_per_s']:7.1f} runs/s" if "runs_per_s" in found else ""
+        history = f"  {found['events']:4} events  {found['history_bytes']:6} B of history"
+        database = f"  {found['statements']:4} statements  {found['statement_bytes']:9} B to Postgres"
+        print(f"  {name:8}{found['ms']:8.1f} ms{rate}{history}{database}  CPU ms: {cpu}")
+        if "ratios" in found:
+            print("          to the floor: " + ", ".join(f"{key} {ratio:g}" for key, ratio in found["ratios"].items()))
+    sys.stdout.flush()
+
+
+async def bench(works: list[Work], *, as_json: bool, **sizes: int) -> None:
+    """Measure ``works`` one after the other, and print each as it is done."""
     results = []
-    graphs = [(work(turns, calls), work(turns, calls, "batch")) for turns, calls in shapes]
-    async with dev_stack() as stack:
-        settings = {"database_url": stack.postgres_dsn, "redis_url": stack.redis_url}
-        store = await open_store(Settings.model_validate(settings))
-        await store.setup()
-        client = await Client.connect(stack.temporal_address, plugins=[WirePlugin()])
-        plugin = TenxGraphPlugin([graph for pair in graphs for graph in pair], store)
-        shared: dict[str, Any] = {
-            "max_concurrent_activities": 200,
-            "max_eager_activity_reservations_per_workflow_task": 100,
-        }
-        floor_worker = Worker(client, task_queue="floor", workflows=[Floor], activities=[node, tool], **shared)
-        product_worker = Worker(client, task_queue="tenxgraph", plugins=[plugin], **shared)
-        async with floor_worker, product_worker:
-            product = GraphClient(client)
-            for (turns, calls), (graph, batched) in zip(shapes, graphs, strict=True):
-                config = {"recursion_limit": 1000}
-
-                async def floor_run(turns: int = turns, calls: int = calls) -> Any:
-                    handle = await client.start_workflow(
-                        "Floor", Shape(turns, calls), id=f"floor-{uuid.uuid4()}", task_queue="floor"
-                    )
-                    await handle.result()
-                    return handle
-
-                async def product_run(name: str = graph.name, config: Any = config) -> Any:
-                    run = await product.start(name, str(uuid.uuid4()), "go", config=config)
-                    await run.result()
-                    return run.workflow
-
-                async def batch_run(name: str = batched.name) -> Any:
-                    return await product_run(name)
-
-                sides: dict[str, Run] = {"floor": floor_run, "product": product_run, "batch": batch_run}
-                row: dict[str, Any] = {"turns": turns, "calls": calls}
-                for name, run in sides.items():
-                    history = await (await run()).fetch_history()
-                    row[f"{name}_events"] = len(history.events)
-                    row[f"{name}_bytes"] = sum(event.ByteSize() for event in history.events)
-                times: dict[str, list[float]] = {name: [] for name in sides}
-                rates: dict[str, list[float]] = {name: [] for name in sides}
-                for _ in range(rounds):
-                    for name, run in sides.items():
-                        times[name] += await one_by_one(run, runs)
-                for _ in range(rounds):
-                    for name, run in sides.items():
-                        rates[name].append(await throughput(run, total=total, concurrent=50))
-                for name in sides:
-                    row[f"{name}_ms"] = round(statistics.median(times[name]) * 1000, 1)
-                    row[f"{name}_per_s"] = round(statistics.median(rates[name]), 1)
-                for name in ("product", "batch"):
-                    row[f"{name}_time_ratio"] = round(row[f"{name}_ms"] / row["floor_ms"], 2)
-                    row[f"{name}_rate_ratio"] = round(row[f"{name}_per_s"] / row["floor_per_s"], 2)
-                    row[f"{name}_bytes_ratio"] = round(row[f"{name}_bytes"] / row["floor_bytes"], 2)
-                results.append(row)
-                print(json.dumps(row), flush=True)
-        await store.close()
-    return results
+    async with stage(works) as on:
+        for work in works:
+            results.append(await measure(on, work, **sizes))
+            if not as_json:
+                show(results[-1])
+    if as_json:
+        print(json.dumps({"machine": machine(), "results": results}, indent=2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", nargs="*", help="TURNSxCALLS or TURNSxCALLS@BYTES_OF_STATE; the usual ones by default")
     parser.add_argument("--runs", type=int, default=10, help="runs per round, one after the other")
-    parser.add_argument("--total", type=int, default=100, help="runs per round at 50 concurrent")
+    parser.add_argument("--total", type=int, default=100, help=f"runs per round, {_CONCURRENT} at a time; 0 for none")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--shape", action="append", default=[], help="TURNSxCALLS; all by default")
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     options = parser.parse_args()
-    shapes = [(int(a), int(b)) for a, b in (s.split("x") for s in options.shape)] or list(SHAPES)
-    asyncio.run(measure(shapes, runs=options.runs, total=options.total, rounds=options.rounds))
+    works = [Work.parse(text) for text in options.work or WORKS]
+    sizes = {"runs": options.runs, "total": options.total, "rounds": options.rounds}
+    asyncio.run(bench(works, as_json=options.json, **sizes))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,9 @@ def _storable(fast: Callable[[], bytes], plain: Callable[[], Any]) -> bytes:
         data = fast()
     except (PydanticSerializationError, ValueError, TypeError):
         data = to_json(to_jsonable(plain()))
-    if _LONG_DIGITS.search(data):  # a huge number, or only a text of digits: the slow path tells
+    if len(data) > _MAX_INT_DIGITS and _LONG_DIGITS.search(
+        data
+    ):  # a huge number, or only a text of digits: the slow path tells
         data = to_json(to_jsonable(plain()))
     return _NUL.sub(rb"\1\\ufffd", data) if b"\\u0000" in data else data
 

@@ -30,7 +30,11 @@ logger = logging.getLogger(__name__)
 TTL = 86_400
 """Seconds that an entry lives."""
 DEADLINE = 0.25
-"""Seconds that Redis has for an answer; the store is waiting."""
+"""Seconds that Redis has for an answer while a step waits for it."""
+_WRITE_DEADLINE = 5.0
+"""Seconds for writing an entry, which is mostly done in the background."""
+_GATHERING = 0.05
+"""Seconds that a state waits to be written: a run of quick steps replaces it meanwhile, and it is a cache."""
 _CONNECTIONS = 20
 _PATIENCE = 3
 """Failures in a row after which Redis is left alone for a while."""
@@ -65,10 +69,12 @@ class RedisCache:
     Args:
         client: Closed by ``close``.
         metrics: Faults are counted there.
+        deadline: Seconds for an answer.
     """
 
-    def __init__(self, client: Redis, *, metrics: Metrics) -> None:
+    def __init__(self, client: Redis, *, metrics: Metrics, deadline: float = DEADLINE) -> None:
         self._client = client
+        self._deadline = deadline
         self._put_script = client.register_script(_PUT)
         self._metrics = metrics
         self._failures = 0
@@ -89,7 +95,7 @@ class RedisCache:
                 url,
                 max_connections=_CONNECTIONS,
                 timeout=deadline,
-                socket_timeout=deadline,
+                socket_timeout=_WRITE_DEADLINE,
                 socket_connect_timeout=deadline,
                 retry=Retry(NoBackoff(), 0),  # the next step asks again
             )
@@ -98,11 +104,11 @@ class RedisCache:
                 "TENXGRAPH_REDIS_URL is no address of a Redis; use redis://host:6379/0, with special characters of "
                 "the password percent-encoded"
             ) from None
-        return cls(Redis(connection_pool=pool), metrics=metrics)
+        return cls(Redis(connection_pool=pool), metrics=metrics, deadline=deadline)
 
     async def get(self, thread_id: str, user_id: str) -> Snapshot | None:
         """What is cached for the thread, or ``None``; whether it is true is the caller's to find out."""
-        data = await self._ask("get", lambda: self._client.get(_key(thread_id, user_id)))
+        data = await self._ask("get", lambda: self._client.get(_key(thread_id, user_id)), self._deadline)
         if data is None:
             return None
         try:
@@ -128,7 +134,7 @@ class RedisCache:
             **{name: data for name, data in snapshot.fields.items() if name != _META},
         }
         arguments = (join_fields(fields), snapshot.version, snapshot.unsaved, TTL)
-        done = await self._ask("put", lambda: self._put_script([_key(thread_id, user_id)], arguments))
+        done = await self._ask("put", lambda: self._put_script([_key(thread_id, user_id)], arguments), _WRITE_DEADLINE)
         return bool(done)
 
     def put_soon(self, thread_id: str, user_id: str, snapshot: Snapshot) -> None:
@@ -139,13 +145,16 @@ class RedisCache:
 
     async def _write_pending(self) -> None:
         while self._pending:
-            key = next(iter(self._pending))
-            await self.put(*key, self._pending.pop(key))
+            await asyncio.sleep(_GATHERING)
+            for key in list(self._pending):
+                snapshot = self._pending.pop(key, None)
+                if snapshot is not None:
+                    await self.put(*key, snapshot)
 
     async def drop(self, thread_id: str, user_id: str) -> None:
         """Forget a thread."""
         self._pending.pop((thread_id, user_id), None)
-        await self._ask("drop", lambda: self._client.delete(_key(thread_id, user_id)))
+        await self._ask("drop", lambda: self._client.delete(_key(thread_id, user_id)), self._deadline)
 
     async def close(self) -> None:
         """Write what waits, and close the connections."""
@@ -154,13 +163,14 @@ class RedisCache:
         await self._client.aclose()
         await self._client.connection_pool.disconnect()
 
-    async def _ask(self, operation: str, request: Callable[[], Awaitable[T]]) -> T | None:
+    async def _ask(self, operation: str, request: Callable[[], Awaitable[T]], deadline: float) -> T | None:
         """The answer, or ``None`` where there is none in time. After some failures Redis is left alone for a while."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._resting_until:
             return None
         try:
-            answer = await request()
+            async with asyncio.timeout(deadline):
+                answer = await request()
         except (RedisError, OSError, TimeoutError) as exc:
             self._count(operation, exc)
             if isinstance(exc, ResponseError):  # it is up: full, or not allowed

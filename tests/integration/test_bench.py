@@ -1,0 +1,39 @@
+"""The bench runs, and a run costs what it should: counted, never timed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, create_subprocess_exec
+from typing import Any
+
+
+async def bench(*arguments: str) -> Any:
+    process = await create_subprocess_exec(
+        sys.executable, "-m", "tenxgraph_temporal.bench.run", *arguments, "--json", stdout=PIPE, env=dict(os.environ)
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, out
+    return json.loads(out)
+
+
+async def test_what_a_run_costs() -> None:
+    document = await bench("5x3", "5x3@1000000", "--runs", "1", "--rounds", "1", "--total", "0")
+    plain, large = document["results"]
+    floor, product, batch = plain["floor"], plain["product"], plain["batch"]
+
+    # Events depend a little on which activities are done when the workflow looks; bounds, not equalities.
+    assert product["events"] <= 1.05 * floor["events"], "no more than one activity per node and per call"
+    assert batch["events"] < 0.75 * floor["events"]
+    assert product["history_bytes"] < 1.8 * floor["history_bytes"]
+
+    # 2 to begin; per turn: a commit of the model's step, a look-up and a record for each call, and for the
+    # commit of the tool step a look-up and itself; 1 to end.
+    assert product["statements"] <= 2 + 5 * (1 + 3 * 2 + 2) + 1
+    assert batch["statements"] < product["statements"]
+
+    # Histories carry no state.
+    assert abs(large["product"]["history_bytes"] - product["history_bytes"]) < 500
+    commits = 1 + 5 * 2 + 1
+    assert large["product"]["statement_bytes"] < product["statement_bytes"] + commits * 1_000_100
