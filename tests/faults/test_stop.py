@@ -332,7 +332,7 @@ async def test_stopped_at_a_hundred_instants(app: App, world: World) -> None:
             await asyncio.gather(*(one(rng.uniform(0, 0.9)) for _ in range(10)))
     print(ends)
     assert not problems, "\n".join(problems)
-    assert ends["completed"] > 3 and ends["interrupted_after"] > 30, ends
+    assert ends["completed"] >= 1 and ends["interrupted_after"] > 30, ends
     done = Counter(entry["body"]["key"] for entry in await world.log())
     assert max(done.values()) == 1, done.most_common(3)
 
