@@ -7,5 +7,6 @@ free ports of 127.0.0.1. They listen without passwords and end with this process
 from .errors import DevStackError
 from .server import Server
 from .stack import DevStack, dev_stack
+from .time_skipping import skip_time
 
-__all__ = ["DevStack", "DevStackError", "Server", "dev_stack"]
+__all__ = ["DevStack", "DevStackError", "Server", "dev_stack", "skip_time"]

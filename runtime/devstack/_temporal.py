@@ -24,6 +24,7 @@ from .server import Server
 DYNAMIC_CONFIG = {
     # Without it each workflow task waits for a 50 ms tick of the timer queue.
     "history.transferProcessorMaxPollRPS": "1000",
+    "frontend.WorkflowTimeSkippingEnabled": "true",
 }
 COMPLETE = "schema-complete"
 
