@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,12 +97,18 @@ class AnswerCommits:
         head = await self._host.states.head(task.run)
         if head is None:
             return Checked(problem="the thread is gone")
-        requests = open_requests(self._decode(task.run, head))
-        request = next((r for r in requests if r.id == task.interrupt.interrupt_id), None)
-        if request is None:
-            loaded = await self._host.store.load_interrupts(task.run.thread_id, [task.interrupt.interrupt_id])
+        shown = {request.id: request for request in open_requests(self._decode(task.run, head))}
+        wanted = task.interrupt.interrupt_id
+        if not wanted and len(shown) == 1:
+            (wanted,) = shown
+        request = shown.get(wanted)
+        if request is None and task.interrupt.key:
+            loaded = await self._host.store.load_interrupts(task.run.thread_id, [wanted])
             request = next((InterruptRequest.model_validate(r) for r in loaded.values()), None)
-        return Checked(problem=answer_problem(request, task.answer.value) if request else "")
+        if request is None and not task.interrupt.key:
+            return Checked(problem=_not_open(wanted, shown))
+        unfit = answer_problem(request, task.answer.value) if request else ""
+        return Checked(problem=unfit and f"the answer does not fit: {unfit}", interrupt_id=wanted)
 
     async def _requests(self, run: RunRef, state: AgentState, refs: tuple[InterruptRef, ...]) -> list[InterruptRequest]:
         """What the interrupts ask, in the order of ``refs``: from the state, else from where the calls left it."""
@@ -173,3 +179,11 @@ def _joined(
     """``shown``, and those of ``others`` that are neither among them nor answered."""
     known = {ref.interrupt_id for ref in shown}
     return (*shown, *(ref for ref in others if ref.interrupt_id not in known and ref.key not in answered))
+
+
+def _not_open(interrupt_id: str, shown: Collection[str]) -> str:
+    if not shown:
+        return "the run is not paused: no interrupt is open"
+    if interrupt_id:
+        return f"no open interrupt has the id {interrupt_id}; open: {', '.join(shown)}"
+    return f"{len(shown)} interrupts are open; name one as interrupt_id: {', '.join(shown)}"

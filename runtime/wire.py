@@ -319,16 +319,20 @@ class AnswerTask(RunTask):
 
 
 class CheckTask(RunTask):
-    """Compares an answer with what the interrupt asks for."""
+    """Compares an answer with what the interrupt asks for.
+
+    An interrupt without a ``key`` is none that the workflow knows of: the thread may show it already.
+    """
 
     interrupt: InterruptRef
     answer: Answer
 
 
 class Checked(Wire):
-    """``problem`` is empty for an answer that fits."""
+    """``problem`` is empty for an answer that fits. ``interrupt_id`` is whose."""
 
     problem: str = ""
+    interrupt_id: str = ""
 
 
 class NodeTask(RunTask):

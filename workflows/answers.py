@@ -45,6 +45,8 @@ class Answers:
     def open(self, ref: InterruptRef) -> None:
         """An interrupt waits from now on; an answer that came early is taken."""
         self._open[ref.interrupt_id] = ref
+        if self.answered(ref):
+            return
         for answer in self._early:
             if answer.interrupt_id == ref.interrupt_id or (answer.interrupt_id is None and len(self.waiting) == 1):
                 self._early.remove(answer)
@@ -61,24 +63,24 @@ class Answers:
         """Whether an answer to ``ref`` has come."""
         return ref.interrupt_id in self._given
 
-    def target(self, answer: Answer) -> InterruptRef:
-        """The waiting interrupt that ``answer`` is for.
+    def knows(self, interrupt_id: str) -> bool:
+        """Whether the interrupt is, or was, open in this execution."""
+        return interrupt_id in self._open or interrupt_id in self._used
+
+    def target(self, answer: Answer) -> InterruptRef | None:
+        """The waiting interrupt that ``answer`` is for, ``None`` if there is none so far.
 
         Raises:
-            ValueError: There is none, or more than one; says which.
+            ValueError: It was answered, or it is not clear which; says what to do.
         """
         waiting = {ref.interrupt_id: ref for ref in self.waiting}
-        if answer.interrupt_id is not None:
-            if answer.interrupt_id in waiting:
-                return waiting[answer.interrupt_id]
-            if answer.interrupt_id in self._used or answer.interrupt_id in self._given:
-                raise ValueError(f"interrupt {answer.interrupt_id} was answered already")
-            raise ValueError(f"no open interrupt has the id {answer.interrupt_id}; open: {_names(waiting)}")
-        if len(waiting) == 1:
-            return next(iter(waiting.values()))
-        if not waiting:
-            raise ValueError("the run is not paused: no interrupt is open")
-        raise ValueError(f"{len(waiting)} interrupts are open; name one as interrupt_id: {_names(waiting)}")
+        if answer.interrupt_id is None:
+            if len(waiting) > 1:
+                raise ValueError(f"{len(waiting)} interrupts are open; name one as interrupt_id: {', '.join(waiting)}")
+            return next(iter(waiting.values()), None)
+        if answer.interrupt_id not in waiting and self.knows(answer.interrupt_id):
+            raise ValueError(f"interrupt {answer.interrupt_id} was answered already")
+        return waiting.get(answer.interrupt_id)
 
     def give(self, ref: InterruptRef, answer: Answer) -> None:
         """Answer a waiting interrupt."""
@@ -91,14 +93,16 @@ class Answers:
             self._ignore(problem)
             return
         try:
-            self.give(self.target(answer), answer)
+            ref = self.target(answer)
         except ValueError as exc:
-            known = answer.interrupt_id in self._used or answer.interrupt_id in self._given
-            ambiguous = answer.interrupt_id is None and len(self.waiting) > 1
-            if known or ambiguous or len(self._early) >= _MAX_EARLY:
-                self._ignore(str(exc))
-            else:
-                self._early.append(answer)
+            self._ignore(str(exc))
+            return
+        if ref is not None:
+            self.give(ref, answer)
+        elif len(self._early) < _MAX_EARLY:
+            self._early.append(answer)
+        else:
+            self._ignore(f"{_MAX_EARLY} answers that fit no open interrupt are kept already")
 
     def _ignore(self, why: str) -> None:
         self.ignored_count += 1
@@ -117,7 +121,3 @@ def parse_answer(raw: Any) -> tuple[Answer | None, str]:
     if not (interrupt_id is None or isinstance(interrupt_id, str)) or not isinstance(by, str):
         return None, "interrupt_id and by are texts"
     return Answer(interrupt_id=interrupt_id or None, value=raw["value"], by=by[:255]), ""
-
-
-def _names(waiting: dict[str, InterruptRef]) -> str:
-    return ", ".join(waiting) or "none"

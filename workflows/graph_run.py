@@ -17,6 +17,7 @@ from ..runtime.wire import (
     CHECK_ANSWER_ACTIVITY,
     CLOSE_ACTIVITY,
     WORKFLOW_TYPE,
+    Answer,
     BeginTask,
     Checked,
     CheckTask,
@@ -60,8 +61,8 @@ class GraphRun:
         self._input = run_input
         run = RunRef(graph=run_input.graph, user_id=run_input.user_id, run_id=info.first_execution_run_id)
         self._run = run.compact(workflow_run_id=info.run_id)
-        self._answers = Answers(run_input.answers)
         start = run_input.position or Position(version=0, step=0, node="", next="begin")
+        self._answers = Answers(run_input.answers)
         self._progress = Progress(self._run, start, self._answers, shows_status=run_input.shows_status)
         self._closing: asyncio.Task[Position] | None = None
 
@@ -76,29 +77,35 @@ class GraphRun:
     @workflow.update(name="resume")
     async def checked_resume(self, answer: Any) -> str:
         """As the ``resume`` signal, but checked first; returns the id of the interrupt that was answered."""
-        parsed, problem = parse_answer(answer)
-        if parsed is None:
-            raise _refused(problem)
-        try:
-            ref = self._answers.target(parsed)
-        except ValueError as exc:
-            raise _refused(str(exc)) from exc
-        task = CheckTask(run=self._run, interrupt=ref, answer=parsed)
+        given, at = _parsed(answer), self._progress.position
+        ref = self._target(given)
+        asked = ref or InterruptRef(interrupt_id=given.interrupt_id or "", key="")
+        task = CheckTask(run=self._run, interrupt=asked, answer=given)
         checked = await run_local(CHECK_ANSWER_ACTIVITY, task, Checked)
         if checked.problem:
-            raise _refused(f"the answer does not fit: {checked.problem}")
-        if self._answers.answered(ref) or ref not in self._answers.waiting:
-            raise _refused(f"interrupt {ref.interrupt_id} was answered already")
-        self._answers.give(ref, parsed)
+            raise _refused(checked.problem)
+        if ref is None:  # the thread shows it already; the completion of the activity that opened it is on its way
+            given = given.model_copy(update={"interrupt_id": checked.interrupt_id})
+            await workflow.wait_condition(
+                lambda: (
+                    self._answers.knows(checked.interrupt_id)
+                    or self._progress.position is not at
+                    or self._closing is not None
+                )
+            )
+        ref = self._target(given)  # again: another answer may have come first
+        if ref is None:
+            raise _refused("the run is not paused any more")
+        self._answers.give(ref, given)
         return ref.interrupt_id
 
     @checked_resume.validator
     def _check_answer(self, answer: Any) -> None:
-        parsed, problem = parse_answer(answer)
-        if parsed is None:
-            raise _refused(problem)
+        self._target(_parsed(answer))
+
+    def _target(self, answer: Answer) -> InterruptRef | None:
         try:
-            self._answers.target(parsed)
+            return self._answers.target(answer)
         except ValueError as exc:
             raise _refused(str(exc)) from exc
 
@@ -216,6 +223,13 @@ class GraphRun:
         except ActivityError as exc:
             error = f"{task.error} (and its end could not be saved: {reason_of(exc)})".lstrip()
             return Position(version=0, step=0, node="", next="fail", code=task.code or code_of(exc), error=error)
+
+
+def _parsed(raw: Any) -> Answer:
+    answer, problem = parse_answer(raw)
+    if answer is None:
+        raise _refused(problem)
+    return answer
 
 
 def _refused(why: str) -> ApplicationError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -36,6 +37,8 @@ class Progress:
         self.doomed = False
         """The run ends with this step: nobody needs to answer any more."""
         self._commits = asyncio.Lock()
+        # Before anything runs: a handler may run before `run` does, and in a replay in another order.
+        self._open_new()
 
     @property
     def position(self) -> Position:
@@ -45,7 +48,14 @@ class Progress:
     @position.setter
     def position(self, position: Position) -> None:
         self._position = position
+        self._open_new()
         self.show()
+
+    def _open_new(self) -> None:
+        """From now on, what the position asks can be answered, whether or not somebody waits for it yet."""
+        for ref in self._position.interrupts:
+            if not self.answers.knows(ref.interrupt_id):
+                self.answers.open(ref)
 
     @property
     def committing(self) -> bool:
@@ -71,6 +81,7 @@ class Progress:
         """
         if ref.timeout is not None and ref.expires_at is None:
             ref = ref.model_copy(update={"expires_at": workflow.time() + ref.timeout})
+            self._remember(ref)
         self.answers.open(ref)
         if ref.interrupt_id not in {shown.interrupt_id for shown in self.position.interrupts}:
             await self.commit(
@@ -86,7 +97,7 @@ class Progress:
         self.show()
         expired = not await self._answer_came(ref)
         if self.doomed or (expired and ref.on_timeout == "fail"):
-            when = f"within {ref.timeout:g} s" if expired and ref.timeout else "before the run ended"
+            when = f"within {timedelta(seconds=ref.timeout)}" if expired and ref.timeout else "before the run ended"
             raise ApplicationError(
                 f"nobody answered interrupt {ref.interrupt_id} ({ref.key}) {when}",
                 type="INTERRUPT_TIMEOUT",
@@ -108,6 +119,12 @@ class Progress:
 
         await self.commit(ANSWER_ACTIVITY, task)
         self.show()
+
+    def _remember(self, ref: InterruptRef) -> None:
+        """When a question expires has to survive when the run continues as new."""
+        known = self._position.interrupts
+        refs = tuple(ref if ref.interrupt_id == shown.interrupt_id else shown for shown in known)
+        self._position = self._position.model_copy(update={"interrupts": refs})
 
     async def _answer_came(self, ref: InterruptRef) -> bool:
         left = None if ref.expires_at is None else max(0.0, ref.expires_at - workflow.time())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from tenxgraph_temporal import AgentState, Command, CompiledGraph, StateGraph, ToolContext, WirePlugin, interrupt
+from tenxgraph_temporal import END, AgentState, Command, CompiledGraph, StateGraph, ToolContext, WirePlugin, interrupt
 from tenxgraph_temporal.runtime.client import RunStopped
-from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
+from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack, skip_time
 from tenxgraph_temporal.runtime.interrupt import InterruptRequest, open_requests
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 from tenxgraph_temporal.runtime.tools.identity import idempotency_key
@@ -26,6 +27,9 @@ from ..support.world import World, do
 
 SUGGEST_EARLY = ["--dynamic-config-value", "limit.historyCount.suggestContinueAsNew=50"]
 FAST = ["--dynamic-config-value", "history.transferProcessorMaxPollRPS=1000"]
+
+
+DAY = 86_400.0
 
 
 class Counted(AgentState):
@@ -127,7 +131,7 @@ async def test_the_handle_of_the_start_stops_a_run_that_rolled_over(forgetful: A
 
 
 async def test_questions_outlive_their_histories(forgetful: App) -> None:
-    """Forty questions, answered by signals at whatever moment: while paused, while rolling over."""
+    """Forty questions, answered by signals and updates the moment the thread shows them: paused or rolling over."""
 
     def ask(state: Counted) -> Command:
         answer = interrupt(state.count)
@@ -149,7 +153,7 @@ async def test_questions_outlive_their_histories(forgetful: App) -> None:
 
             (interrupt_id,) = await eventually(unseen)
             seen.add(interrupt_id)
-            await current.signal(number, interrupt_id=interrupt_id)
+            await (current.answer if number % 2 else current.signal)(number, interrupt_id=interrupt_id)
         await asyncio.wait_for(run.result(), 60)
     assert (await app.state(thread_id, Counted)).count == 40
     listed = await executions(app, thread_id)
@@ -157,6 +161,66 @@ async def test_questions_outlive_their_histories(forgetful: App) -> None:
     for execution in listed:
         await replay(await app.client.get_workflow_handle(execution.id, run_id=execution.run_id).fetch_history())
     assert first in {execution.run_id for execution in listed}
+
+
+async def test_a_deadline_outlives_histories(forgetful: App) -> None:
+    """One call asks each day, one waits for ten days; nobody answers, and the run rolls over beneath them."""
+    expired: list[str] = []
+
+    def daily() -> str:
+        for number in range(15):
+            interrupt(number, timeout=DAY, on_timeout=None)
+            expired.append(f"day {number + 1}")
+        return "daily"
+
+    def patient() -> str:
+        interrupt("?", timeout=9.5 * DAY, on_timeout=None)
+        expired.append("patient")
+        return "patient"
+
+    graph = agent([daily, patient], [call("daily", "1"), call("patient", "2")])
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(graph, max_cached_workflows=100):
+        run = await app.start("agent", thread_id)
+
+        async def both_wait() -> bool:
+            return len(await asked(app, thread_id)) == 2
+
+        await eventually(both_wait)
+        await skip_time(app.client, run.workflow)
+        await asyncio.wait_for(run.result(), 60)
+    # The server now and then skips too much before the first task of a rolled-over run, but never too little.
+    assert expired.index("patient") < expired.index("day 11")
+    listed = await executions(app, thread_id)
+    assert len(listed) > 2, "it rolled over"
+    for execution in listed:
+        await replay(await app.client.get_workflow_handle(execution.id, run_id=execution.run_id).fetch_history())
+
+
+async def test_a_nodes_deadline_goes_on_in_the_next_history(forgetful: App) -> None:
+    graph = StateGraph(name="asks").add_node("ask", lambda state: str(interrupt("?", timeout=DAY, on_timeout="nobody")))
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(graph.set_entry_point("ask").add_edge("ask", END).compile(), max_cached_workflows=100):
+        run = await app.start("asks", thread_id)
+        await eventually(lambda: asked(app, thread_id))
+        await asyncio.sleep(1.5)
+        while len(await executions(app, thread_id)) < 2:
+            await app.graphs.handle(thread_id).workflow.signal("resume", "nonsense")
+        current = app.graphs.handle(thread_id)
+
+        async def timers() -> list[timedelta]:
+            events = (await current.workflow.fetch_history()).events
+            return [
+                event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta()
+                for event in events
+                if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED
+            ]
+
+        (left,) = await eventually(timers)
+        assert left < timedelta(seconds=DAY - 1)
+        await skip_time(app.client, current.workflow)
+        await run.result()
+    assert (await app.state(thread_id)).context[-1].text() == "nobody"
 
 
 async def test_parallel_questions_outlive_their_histories(forgetful: App) -> None:
@@ -182,12 +246,17 @@ async def test_parallel_questions_outlive_their_histories(forgetful: App) -> Non
             for request in await asked(app, thread_id):
                 if request.id not in answered:
                     answered.add(request.id)
-                    await current.signal(request.tool_call_id, interrupt_id=request.id)
+                    send = current.answer if len(answered) % 2 else current.signal
+                    await send(request.tool_call_id, interrupt_id=request.id)
             await asyncio.sleep(0.1)  # long enough for all to wait at once, now and then
         await asyncio.wait_for(run.result(), 60)
     state = await app.state(thread_id)
     assert [m.text() for m in state.context if m.role == "tool"] == [*(name * 12 for name in names), "done"]
     assert ran.count("once") == 1
+    listed = await executions(app, thread_id)
+    assert len(listed) > 2, "it rolled over"
+    for execution in listed:
+        await replay(await app.client.get_workflow_handle(execution.id, run_id=execution.run_id).fetch_history())
 
 
 async def test_the_database_restarts_under_load(world: World, tmp_path: Path) -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+from temporalio.api.enums.v1 import EventType
+
 from tenxgraph_temporal import (
+    END,
     AgentState,
     InterruptExpired,
+    OnTimeout,
     RunHandle,
+    StateGraph,
     interrupt,
 )
+from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.devstack import skip_time
 
 from ..support.app import App, eventually
@@ -64,3 +71,55 @@ async def test_each_question_has_its_own_deadline_of_days(app: App) -> None:
     assert "InterruptExpired" in second
     assert third == "went on"
     assert timedelta(days=30) <= await elapsed(run) < timedelta(days=30, minutes=5)
+
+
+async def test_a_run_fails_after_a_week_without_an_answer(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?", timeout=7 * DAY, on_timeout=OnTimeout.FAIL))
+
+    thread_id = app.thread()
+    async with app.worker(agent([ask], [call("ask", "1")])):
+        run = await app.start("agent", thread_id)
+        await paused(app, run)
+        await skip_time(app.client, run.workflow)
+        with pytest.raises(RunFailed, match=r"nobody answered .* within 7 days"):
+            await run.result()
+    assert (await app.state(thread_id)).execution_meta.status == "error"
+    assert timedelta(days=7) <= await elapsed(run)
+
+
+async def test_a_deadline_that_passes_while_no_worker_is_up(app: App) -> None:
+    graph = StateGraph(name="asks").add_node("ask", lambda state: str(interrupt("?", timeout=DAY, on_timeout="nobody")))
+    asks = graph.set_entry_point("ask").add_edge("ask", END).compile()
+    thread_id = app.thread()
+    async with app.worker(asks):
+        run = await app.start("asks", thread_id)
+        await paused(app, run)
+    await skip_time(app.client, run.workflow)
+
+    async def fired() -> bool:
+        events = (await run.workflow.fetch_history()).events
+        return any(event.event_type == EventType.EVENT_TYPE_TIMER_FIRED for event in events)
+
+    await eventually(fired)
+    async with app.worker(asks):
+        await run.result()
+    assert (await app.state(thread_id)).context[-1].text() == "nobody"
+
+
+async def test_an_answer_in_time_stops_the_clock(app: App) -> None:
+    """Two questions; an answer to the one leaves the other its deadline."""
+
+    def ask(name: str) -> str:
+        return str(interrupt(name, timeout=3 * DAY, on_timeout="nobody"))
+
+    thread_id = app.thread()
+    async with app.worker(agent([ask], [call("ask", "1", name="a"), call("ask", "2", name="b")])):
+        run = await app.start("agent", thread_id)
+        await paused(app, run, 2)
+        first = next(ref for ref in await run.interrupts() if ref.tool_call_id == "1")
+        await run.answer("ada", interrupt_id=first.interrupt_id)
+        await skip_time(app.client, run.workflow)
+        await run.result()
+    assert results(await app.state(thread_id)) == ["ada", "nobody"]
+    assert timedelta(days=3) <= await elapsed(run) < timedelta(days=4)
