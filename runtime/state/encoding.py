@@ -37,6 +37,9 @@ _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _MAX_INT_DIGITS = 4000  # Python refuses to parse numbers of more than 4300
 _LONG_DIGITS = re.compile(rb"[0-9]{%d}" % _MAX_INT_DIGITS)
+_SAMPLE = 100
+_SAMPLED_DIGITS = re.compile(rb"[0-9]{%d}" % (_MAX_INT_DIGITS // _SAMPLE))
+"""What that leaves in every ``_SAMPLE``-th byte, which is searched in a hundredth of the time."""
 
 
 def clean_text(text: str) -> str:
@@ -89,10 +92,8 @@ def _storable(fast: Callable[[], bytes], plain: Callable[[], Any]) -> bytes:
         data = fast()
     except (PydanticSerializationError, ValueError, TypeError):
         data = to_json(to_jsonable(plain()))
-    if len(data) > _MAX_INT_DIGITS and _LONG_DIGITS.search(
-        data
-    ):  # a huge number, or only a text of digits: the slow path tells
-        data = to_json(to_jsonable(plain()))
+    if _SAMPLED_DIGITS.search(data[::_SAMPLE]) and _LONG_DIGITS.search(data):
+        data = to_json(to_jsonable(plain()))  # a huge number, or only a text of digits: the slow path tells
     return _NUL.sub(rb"\1\\ufffd", data) if b"\\u0000" in data else data
 
 
@@ -157,6 +158,28 @@ def check_fields(cls: type[AgentState], fields: Fields) -> None:
 def join_fields(fields: Fields) -> bytes:
     """One JSON object of all fields."""
     return b"{" + b",".join(to_json(name) + b":" + value for name, value in fields.items()) + b"}"
+
+
+def changes(base: Fields, fields: Fields) -> bytes:
+    """What makes ``fields`` of ``base``: ``{"set": {field: value}, "append": {field: new items of a list}}``."""
+    new: dict[str, bytes] = {}
+    appended: dict[str, bytes] = {}
+    for name, value in fields.items():
+        old = base.get(name)
+        if value == old:
+            continue
+        kept = len(old) - 1 if old is not None else 0
+        if (
+            old is not None
+            and kept > 1
+            and old[:1] == b"["
+            and value[kept : kept + 1] == b","
+            and value.startswith(old[:-1])
+        ):
+            appended[name] = b"[" + value[kept + 1 :]
+        else:
+            new[name] = value
+    return b'{"set":' + join_fields(new) + b',"append":' + join_fields(appended) + b"}"
 
 
 def split_fields(data: bytes | str) -> dict[str, bytes]:

@@ -83,6 +83,7 @@ class Commit:
     ``results`` are written like any ledger record: a call that already has one keeps it. A thread that
     does not exist is created only by a commit with ``expected_version`` 0. ``expected_state_id`` names the very row
     that the commit started from: a deleted thread that is made again restarts its versions, but not its rows.
+    ``base`` is what that row holds, where it is known: what ``fields`` has in common with it need not be sent.
     """
 
     thread_id: str
@@ -96,6 +97,7 @@ class Commit:
     """The user's own ``meta``, kept beside ours in ``states.meta``."""
     expected_state_id: int | None = None
     """``None`` compares versions alone."""
+    base: Fields | None = None
     thread_name: str | None = None
     thread_meta: Mapping[str, Json] | None = None
 

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 
 from ..errors import ForbiddenError
-from ..state.encoding import Fields, dump_json, join_fields, split_fields
+from ..state.encoding import Fields, changes, dump_json, join_fields, split_fields
 from ._values import already_there, check_commit, meta_of, name_of, origin_of
 from .contract import Commit, Committed, Head, MessageIdTaken
 from .pg_database import PgDatabase, any_json
@@ -46,7 +46,7 @@ WITH created AS (
         AND ($2::text IS NULL OR locked.user_id = $2)
 ), written AS (
     INSERT INTO {s}.states (thread_id, version, state_data, meta)
-    SELECT $1, fits.version, $4::jsonb, $5::jsonb FROM fits
+    SELECT $1, fits.version, {data}, $5::jsonb FROM fits
     RETURNING state_id, version
 ), touched AS (
     UPDATE {s}.threads SET updated_at = now() FROM fits WHERE thread_id = $1
@@ -76,6 +76,18 @@ FROM (SELECT 1) AS one
 LEFT JOIN locked ON true LEFT JOIN head ON true LEFT JOIN written ON true
 """
 
+_WHOLE = "$4::jsonb"
+# $4 has what the row $12 has not: other values of `set`, and the new items of the lists in `append`.
+_CHANGED = """(
+    SELECT base.state_data || ($4::jsonb->'set') || coalesce(
+        (SELECT jsonb_object_agg(key, base.state_data->key || value) FROM jsonb_each($4::jsonb->'append')), '{{}}')
+    FROM {s}.states AS base WHERE base.state_id = $12
+)"""
+_WORTH_IT = 4096
+"""Bytes of a state from which on only what changed is sent."""
+_COMMIT_WHOLE = _COMMIT.replace("{data}", _WHOLE)
+_COMMIT_CHANGED = _COMMIT.replace("{data}", _CHANGED)
+
 
 class PgThreads:
     """``ThreadStore`` on Postgres."""
@@ -96,11 +108,16 @@ class PgThreads:
         """See ``ThreadStore.commit``."""
         check_commit(commit)
         owner = commit.user_id if self._enforce_user_isolation else None
+        base = commit.base if commit.expected_state_id and _is_large(commit) else None
+        if base and base.keys() <= commit.fields.keys():
+            data, statement = changes(base, commit.fields), _COMMIT_CHANGED
+        else:
+            data, statement = join_fields(commit.fields), _COMMIT_WHOLE
         arguments = (
             commit.thread_id,
             owner,
             commit.expected_version,
-            join_fields(commit.fields).decode(),
+            data.decode(),
             dump_json(meta_of(commit)).decode(),
             self._state_history_limit,
             _message_rows(commit),
@@ -110,7 +127,7 @@ class PgThreads:
             dump_json(commit.thread_meta or {}).decode(),
             commit.expected_state_id,
         )
-        statement = self._db.sql(_COMMIT)
+        statement = self._db.sql(statement)
 
         async def write(connection: asyncpg.Connection) -> asyncpg.Record | None:
             try:
@@ -160,6 +177,10 @@ def head_of(thread_id: str, row: Any, fields: Fields | None) -> Head:
         fields=fields,
         origin=origin_of(any_json(row["meta"])),
     )
+
+
+def _is_large(commit: Commit) -> bool:
+    return sum(map(len, commit.fields.values())) >= _WORTH_IT
 
 
 def _message_rows(commit: Commit) -> str:

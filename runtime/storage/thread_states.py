@@ -168,6 +168,7 @@ class ThreadStates:
                         user_id=run.user_id,
                         expected_version=base.version,
                         expected_state_id=base.state_id,
+                        base=base.fields if base.state_id and not base.unsaved else None,
                         fields=fields,
                         origin=origin,
                         messages=[message_row(m) for m in state.context if m.message_id not in saved_ids],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ..errors import StoreError
+from ..state.encoding import dump_json
 from ..storage.contract import Commit, HeadMoved, MessageIdTaken, Store
 from ._samples import THREAD, USER, OpenStore, chain, commit, decoded, entry, message, message_ids, origin, state_of
 
@@ -33,6 +34,39 @@ class CommitConformance:
         assert [v.version for v in await store.list_versions(THREAD, USER)] == [7, 6, 5, 4, 3, 2, 1]
         state_ids = [c.state_id for c in made]
         assert len(set(state_ids)) == 7, state_ids
+
+    @pytest.mark.parametrize("size", [10, 100_000])
+    async def test_a_commit_that_knows_its_base_stores_all_the_same(self, store: Store, size: int) -> None:
+        before = {
+            "blob": "x" * size,
+            "same": [1, {"a": [2]}],
+            "longer": [{"text": "é,]"}, "]"],
+            "empty": [],
+            "other": [1, 2],
+            "shorter": [1, 2, 3],
+            "kind": [1],
+            "gone": 1,
+        }
+        after = {
+            **before,
+            "longer": [{"text": "é,]"}, "]", {"text": "new"}, ["]"]],
+            "empty": [1],
+            "other": [1, 3, 4],
+            "shorter": [1],
+            "kind": {"0": 1},
+            "new": [None],
+        }
+        kept = {name: value for name, value in after.items() if name != "gone"}
+        first = await commit(store, 0, before)
+        base = {name: dump_json(value) for name, value in before.items()}
+        second = await commit(store, 1, after, expected_state_id=first.state_id, base=base)
+        assert (await state_of(store)) == after
+        base = {name: dump_json(value) for name, value in after.items()}
+        await commit(store, 2, kept, expected_state_id=second.state_id, base=base)
+        assert (await state_of(store)) == kept
+        with pytest.raises(HeadMoved):  # a base that is no longer the head's
+            await commit(store, 2, before, expected_state_id=second.state_id, base=base)
+        assert (await state_of(store)) == kept
 
     async def test_a_head_that_the_caller_has_comes_without_its_fields(self, store: Store) -> None:
         first, second = await chain(store, 2)
