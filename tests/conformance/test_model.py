@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -31,16 +30,21 @@ WRITERS = st.sampled_from(["w1", "w2", "w3"])
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 MESSAGES = st.lists(st.sampled_from(["m1", "m2", "m3", "m4"]), unique=True, max_size=3)
 KEPT = 20
+PADDING = "x" * 5000
+"""Enough for a commit to send only what changed."""
 
 
 async def open_memory() -> Store:
     return MemoryStore()
 
 
-async def open_sqlite() -> Store:
-    store = await SqliteStore.open(Path(tempfile.mkdtemp(prefix="tenx-model-")) / "db")
-    await store.setup()
-    return store
+def open_sqlite(folder: Path) -> Opener:
+    async def opener() -> Store:
+        store = await SqliteStore.open(folder / uuid.uuid4().hex)
+        await store.setup()
+        return store
+
+    return opener
 
 
 def open_postgres(dsn: str) -> Opener:
@@ -195,8 +199,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("memory", 60), ("sqlite", 25), ("postgres", 15)])
-def test_any_order_of_operations(kind: str, examples: int, postgres_dsn: str) -> None:
-    opener = opener_of(kind, postgres_dsn)
+def test_any_order_of_operations(kind: str, examples: int, postgres_dsn: str, tmp_path: Path) -> None:
+    opener = opener_of(kind, postgres_dsn, tmp_path)
     machine = type("Machine", (StoreMachine,), {"opener": staticmethod(opener)})
     run_state_machine_as_test(
         machine,
@@ -211,9 +215,9 @@ def test_any_order_of_operations(kind: str, examples: int, postgres_dsn: str) ->
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 @pytest.mark.parametrize("seed", range(3))
-async def test_any_interleaving_of_writers(kind: str, seed: int, postgres_dsn: str) -> None:
+async def test_any_interleaving_of_writers(kind: str, seed: int, postgres_dsn: str, tmp_path: Path) -> None:
     """Writers run at once; afterwards every answer that they got must fit one order of the commits."""
-    store = await opener_of(kind, postgres_dsn)()
+    store = await opener_of(kind, postgres_dsn, tmp_path)()
     try:
         runs = [Writer(store, n, random.Random(f"{seed}/{n}")) for n in range(6)]
         await asyncio.gather(*(run.run(40) for run in runs))
@@ -265,7 +269,8 @@ class Writer:
             made = await commit(
                 self.store,
                 head.version if head else 0,
-                {"log": [*log, name]},
+                {"log": [*log, name], "large": PADDING},
+                base=head.fields if head else None,
                 by=origin(name),
                 thread_id=thread,
                 messages=[message(f"{thread}-{name}")],
@@ -291,7 +296,7 @@ class Writer:
         await self.store.delete_thread(thread, None)
 
 
-def opener_of(kind: str, postgres_dsn: str) -> Opener:
+def opener_of(kind: str, postgres_dsn: str, folder: Path) -> Opener:
     if kind == "postgres":
         return open_postgres(postgres_dsn)
-    return {"memory": open_memory, "sqlite": open_sqlite}[kind]
+    return open_memory if kind == "memory" else open_sqlite(folder)
