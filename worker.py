@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from .plugin import TenxGraphPlugin
 from .runtime.connect import connect
@@ -101,6 +102,18 @@ def build_worker(
         max_concurrent_activities=settings.max_concurrent_activities,
         max_concurrent_activity_task_polls=_ACTIVITY_POLLS,
         graceful_shutdown_timeout=settings.graceful_shutdown_timeout,
+        deployment_config=deployment_of(settings),
+    )
+
+
+def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
+    """How the worker takes part in Temporal's worker versioning, if it does."""
+    if not settings.build_id:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=settings.deployment_name, build_id=settings.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior[settings.versioning_behavior.upper()],
     )
 
 

@@ -16,6 +16,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
+    DescribeWorkerDeploymentRequest,
     GetSystemInfoRequest,
 )
 from temporalio.client import Client
@@ -83,12 +84,15 @@ async def _temporal(settings: Settings) -> AsyncIterator[Finding]:
         for check in ("namespace", "task queue", "search attributes"):
             yield Finding(check=check, status="skipped", detail="Temporal was not reached")
         return
-    for name, look in (
+    looks: list[tuple[str, Callable[[Client], Awaitable[Finding]]]] = [
         ("temporal", _server),
         ("namespace", _namespace),
         ("task queue", lambda c: _pollers(c, settings.task_queue)),
         ("search attributes", _search_attributes),
-    ):
+    ]
+    if settings.deployment_name:
+        looks.append(("deployment", lambda c: _deployment(c, settings)))
+    for name, look in looks:
         finding = await _guarded(name, look, client)
         yield finding
         if name == "namespace" and finding.status == "failed":
@@ -151,6 +155,29 @@ async def _pollers(client: Client, task_queue: str) -> Finding:
             remedy="start one: tenxgraph-temporal worker my_agent:graph",
         )
     return Finding(check="task queue", status="ok", detail=f"{count} worker(s) polled {task_queue!r} lately")
+
+
+async def _deployment(client: Client, settings: Settings) -> Finding:
+    """Which build gets new runs: while a deployment has no current one, they wait for ever."""
+    name, ours = settings.deployment_name, settings.build_id
+    make_current = (
+        f"temporal worker deployment set-current-version --deployment-name {name} --build-id {ours} "
+        "(once its workers are up)"
+    )
+    try:
+        answer = await client.workflow_service.describe_worker_deployment(
+            DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=name)
+        )
+    except RPCError as exc:
+        if exc.status != RPCStatusCode.NOT_FOUND:
+            raise
+        remedy = f"start a worker with TENXGRAPH_BUILD_ID={ours}, then: {make_current}"
+        return Finding(check="deployment", status="warning", detail=f"no worker of {name!r} has come", remedy=remedy)
+    current = answer.worker_deployment_info.routing_config.current_deployment_version.build_id
+    if current == ours:
+        return Finding(check="deployment", status="ok", detail=f"new runs of {name!r} go to build {ours!r}")
+    goes = f"go to build {current!r}, not {ours!r}" if current else "wait: it has no current build"
+    return Finding(check="deployment", status="warning", detail=f"new runs of {name!r} {goes}", remedy=make_current)
 
 
 async def _search_attributes(client: Client) -> Finding:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from .encryption_keys import EncryptionKeys
 from .errors import SettingsError
@@ -41,6 +41,12 @@ class Settings(BaseModel):
     """What callers of ``tenxgraph-temporal codec-server`` must send as ``Authorization: Bearer ...``."""
     task_queue: str = "tenxgraph"
     """The queue that the worker serves."""
+    deployment_name: str = ""
+    """Temporal worker deployment of the worker; with ``build_id``, runs stay with the build that they began on."""
+    build_id: str = ""
+    """What the worker runs, e.g. a release or a commit; needs ``deployment_name``."""
+    versioning_behavior: Literal["pinned", "auto_upgrade"] = "pinned"
+    """``pinned`` runs end on the build that they began on, ``auto_upgrade`` ones go on with the current one."""
     state_history_limit: int = Field(default=20, ge=0)
     """Kept versions per thread; 0 keeps all."""
     enforce_user_isolation: bool = True
@@ -88,6 +94,12 @@ class Settings(BaseModel):
         Faults.parse(value)
         return value
 
+    @model_validator(mode="after")
+    def _versioned_or_not(self) -> Settings:
+        if bool(self.deployment_name) != bool(self.build_id):
+            raise ValueError(f"{PREFIX}DEPLOYMENT_NAME and {PREFIX}BUILD_ID are set together, or neither")
+        return self
+
     @property
     def keys(self) -> EncryptionKeys:
         """``encryption_keys``, parsed."""
@@ -106,7 +118,8 @@ class Settings(BaseModel):
             return cls.model_validate(given)
         except ValidationError as exc:
             problems = "; ".join(
-                f"{PREFIX}{'_'.join(map(str, error['loc'])).upper()}: {error['msg']}" for error in exc.errors()
+                f"{_variable('_'.join(map(str, error['loc'])))}: {error['msg']}" if error["loc"] else error["msg"]
+                for error in exc.errors()
             )
             raise SettingsError(f"{problems}; the settings are {', '.join(map(_variable, cls.model_fields))}") from None
 
