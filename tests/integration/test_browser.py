@@ -5,6 +5,7 @@ Needs playwright (the extra ``browser``) and a Chromium. ``SCREENSHOTS=docs/imag
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -13,11 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import Client
 
-from tenxgraph_temporal import AgentState, RunHandle, StateGraph, interrupt
+from tenxgraph_temporal import AgentState, RunHandle, StateGraph, WirePlugin, interrupt
 from tenxgraph_temporal.runtime.client import RunFailed
+from tenxgraph_temporal.runtime.devstack import dev_stack
+from tenxgraph_temporal.runtime.devstack._layout import free_port
+from tenxgraph_temporal.runtime.encryption_keys import EncryptionKeys
+from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 
 from ..support.app import App, eventually
+from ..support.codec import serving
 from ..support.graphs import agent, call
 
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed: extra 'browser'")
@@ -86,3 +93,29 @@ async def test_a_failed_run_says_why(app: App, page: Any) -> None:
         with pytest.raises(RunFailed):
             await run.result()
     await look(page, app, run, "timeline", "node 'model' failed: ValueError: the model is on fire", picture="failed")
+
+
+@pytest.mark.parametrize("shows", [True, False], ids=["with the codec server", "without it"])
+async def test_an_encrypted_run_is_readable_through_the_codec_server_only(
+    store: PostgresStore, tmp_path: Path, page: Any, shows: bool
+) -> None:
+    def lookup_order(order_id: str) -> str:
+        return "found"
+
+    keys = EncryptionKeys.parse("k1:" + base64.b64encode(b"0" * 32).decode())
+    ui_port = free_port()
+    with serving(keys, origins=[f"http://127.0.0.1:{ui_port}"]) as server:
+        arguments = ["--ui-codec-endpoint", server.url] if shows else []
+        async with dev_stack(postgres=False, redis=False, ui_port=ui_port, temporal_args=arguments) as stack:
+            client = await Client.connect(stack.temporal_address, plugins=[WirePlugin(keys=keys)])
+            app = App(stack=stack, client=client, store=store, logs=tmp_path)
+            async with app.worker(agent([lookup_order], [call("lookup_order", "call_1", order_id="4821")])):
+                run = await app.start("agent", app.thread(), "where is my order 4821?")
+                await run.result()
+            if shows:
+                await look(page, app, run, "history", "where is my order 4821?", picture="decrypted-run")
+            else:
+                await look(page, app, run, "history", "node:model")
+                await page.wait_for_timeout(1000)
+                seen = [await frame.inner_text("body") for frame in page.frames]
+                assert not any("where is my order" in text for text in seen)

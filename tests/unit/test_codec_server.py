@@ -6,11 +6,9 @@ import base64
 import json
 import logging
 import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
@@ -20,6 +18,8 @@ import pytest
 from tenxgraph_temporal import EncryptionCodec, EncryptionKeys
 from tenxgraph_temporal.runtime.codec_server import MAX_BODY_BYTES, CodecServer
 from tenxgraph_temporal.runtime.errors import SettingsError
+
+from ..support.codec import serving
 
 KEYS = EncryptionKeys({"k1": bytes(range(32))})
 UI = "http://localhost:8233"
@@ -44,18 +44,6 @@ class Answer:
         return json.loads(self.text)
 
 
-@contextmanager
-def serving(keys: EncryptionKeys = KEYS, **options: Any) -> Iterator[CodecServer]:
-    with CodecServer(EncryptionCodec(keys), port=0, **options) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def ask(server: CodecServer, path: str, body: Any = None, method: str = "POST", **headers: str) -> Answer:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -78,7 +66,7 @@ def ask_raw(server: CodecServer, request: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[CodecServer]:
-    with serving(origins=[UI + "/"]) as running:
+    with serving(KEYS, origins=[UI + "/"]) as running:
         yield running
 
 
@@ -151,7 +139,7 @@ def test_no_other_page_may(server: CodecServer, origin: str) -> None:
 
 
 def test_a_token_is_needed_where_there_is_one() -> None:
-    with serving(token="s3cret-token", host="127.0.0.1") as server:
+    with serving(KEYS, token="s3cret-token", host="127.0.0.1") as server:
         assert ask(server, "/decode", {"payloads": [PLAIN]}, Authorization="Bearer s3cret-token").status == 200
         for wrong in ({}, {"Authorization": "s3cret-token"}, {"Authorization": "Bearer s3cret-tokem"}):
             answer = ask(server, "/decode", {"payloads": [PLAIN]}, **wrong)
