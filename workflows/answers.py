@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,9 @@ from ..runtime.wire import COUNT_IGNORED, Answer, InterruptRef
 
 _MAX_EARLY = 100
 """Answers kept for interrupts that are not open yet."""
+MAX_BYTES = 1_000_000
+"""Of one answer, of all that are kept early, and of what continues as new: Temporal takes twice that."""
+_MAX_ID = 255
 _MAX_IGNORED = 20
 """Ignored answers that the query still shows."""
 
@@ -41,6 +45,11 @@ class Answers:
         """What has to survive when the run continues as new."""
         given = (answer.model_copy(update={"interrupt_id": key}) for key, answer in self._given.items())
         return (*given, *self._early)
+
+    @property
+    def can_be_carried(self) -> bool:
+        """Whether the run may continue as new with what is unused."""
+        return sum(map(_size, self.unused)) <= MAX_BYTES
 
     def open(self, ref: InterruptRef) -> None:
         """An interrupt waits from now on; an answer that came early is taken."""
@@ -99,10 +108,10 @@ class Answers:
             return
         if ref is not None:
             self.give(ref, answer)
-        elif len(self._early) < _MAX_EARLY:
-            self._early.append(answer)
+        elif len(self._early) == _MAX_EARLY or sum(map(_size, [*self._early, answer])) > MAX_BYTES:
+            self._ignore("too many answers that fit no open interrupt are kept already")
         else:
-            self._ignore(f"{_MAX_EARLY} answers that fit no open interrupt are kept already")
+            self._early.append(answer)
 
     def _ignore(self, why: str) -> None:
         self.ignored_count += 1
@@ -120,4 +129,13 @@ def parse_answer(raw: Any) -> tuple[Answer | None, str]:
     interrupt_id, by = raw.get("interrupt_id"), raw.get("by", "")
     if not (interrupt_id is None or isinstance(interrupt_id, str)) or not isinstance(by, str):
         return None, "interrupt_id and by are texts"
-    return Answer(interrupt_id=interrupt_id or None, value=raw["value"], by=by[:255]), ""
+    if len(interrupt_id or "") > _MAX_ID:
+        return None, f"an interrupt_id has at most {_MAX_ID} characters"
+    answer = Answer(interrupt_id=interrupt_id or None, value=raw["value"], by=by[:255])
+    if _size(answer) > MAX_BYTES:
+        return None, f"an answer has at most {MAX_BYTES:,} bytes; store what is larger, and answer with its address"
+    return answer, ""
+
+
+def _size(answer: Answer) -> int:
+    return len(json.dumps(answer.value))

@@ -170,20 +170,20 @@ class GraphRun:
         while progress.position.next in ("begin", "node", "tools"):
             if cancel_requested():
                 raise asyncio.CancelledError
-            if workflow.info().is_continue_as_new_suggested():
+            if self._should_roll_over():
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 self._roll_over()
             gates = [ref for ref in progress.position.interrupts if not ref.tool_call_id]
             if gates:
                 waiting = asyncio.create_task(progress.wait(gates[0]))
-                await settle([waiting], quiet=lambda: not progress.committing, roll_over=self._roll_over)
+                await settle([waiting], lambda: self._should_roll_over() and not progress.committing, self._roll_over)
                 waiting.result()
             elif progress.position.next == "begin":
                 progress.position = await self._begin()
             elif progress.position.next == "node":
                 progress.position = await self._node(progress.position)
             else:
-                await ToolStep(progress, self._roll_over).run()
+                await ToolStep(progress, self._should_roll_over, self._roll_over).run()
         return progress.position
 
     async def _begin(self) -> Position:
@@ -200,6 +200,9 @@ class GraphRun:
         task = NodeTask(run=self._run, version=position.version, unsaved=position.unsaved, step=position.step)
         summary = f"{position.node} (step {position.step})"
         return await run_step(node_activity(position.node), task, Position, position.limits, summary)
+
+    def _should_roll_over(self) -> bool:
+        return workflow.info().is_continue_as_new_suggested() and self._answers.can_be_carried
 
     def _roll_over(self) -> None:
         """Continue as new, at a moment when no handler runs. The position and unused answers go along."""

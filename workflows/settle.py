@@ -10,18 +10,19 @@ from temporalio import workflow
 
 
 async def settle(
-    tasks: Sequence[asyncio.Task[Any]], *, quiet: Callable[[], bool], roll_over: Callable[[], None]
+    tasks: Sequence[asyncio.Task[Any]], should_roll_over: Callable[[], bool], roll_over: Callable[[], None]
 ) -> None:
     """Wait until all ``tasks`` have ended, however they did; a cancel reaches them all, and waits for them too.
 
-    While nothing but people are waited for, which ``quiet`` tells, the run may continue as new: ``roll_over`` raises.
+    ``should_roll_over`` tells that the run ought to continue as new and that nothing but people are waited for;
+    ``roll_over`` raises.
     """
 
     def settled() -> bool:
         return all(task.done() for task in tasks)
 
     def may_roll_over() -> bool:
-        return workflow.info().is_continue_as_new_suggested() and workflow.all_handlers_finished() and bool(quiet())
+        return workflow.all_handlers_finished() and should_roll_over()
 
     try:
         while not settled():

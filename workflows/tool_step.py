@@ -28,11 +28,12 @@ from .settle import settle
 
 
 class ToolStep:
-    """The calls of ``progress.position``. ``roll_over`` continues the workflow as new."""
+    """The calls of ``progress.position``. ``roll_over`` continues the workflow as new, where it should."""
 
-    def __init__(self, progress: Progress, roll_over: Callable[[], None]) -> None:
+    def __init__(self, progress: Progress, should_roll_over: Callable[[], bool], roll_over: Callable[[], None]) -> None:
         self._progress = progress
         self._step: Position = progress.position
+        self._should_roll_over = should_roll_over
         self._roll_over = roll_over
         self._under_way = 0
         self._batches: dict[str, asyncio.Task[dict[str, ToolOutcome]]] = {}
@@ -141,8 +142,11 @@ class ToolStep:
 
     async def _settled(self, calls: list[asyncio.Task[ToolOutcome]]) -> list[ToolOutcome]:
         """The outcomes in call order, once all have settled."""
-        quiet = lambda: self._under_way == 0 and not self._progress.committing  # noqa: E731
-        await settle(calls, quiet=quiet, roll_over=self._roll_over)
+
+        def should_roll_over() -> bool:
+            return self._should_roll_over() and self._under_way == 0 and not self._progress.committing
+
+        await settle(calls, should_roll_over, self._roll_over)
         failures = [failure for call in calls if (failure := call.exception())]
         if failures:
             raise failures[0]

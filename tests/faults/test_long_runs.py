@@ -223,6 +223,22 @@ async def test_a_nodes_deadline_goes_on_in_the_next_history(forgetful: App) -> N
     assert (await app.state(thread_id)).context[-1].text() == "nobody"
 
 
+async def test_a_flood_of_answers_that_fit_nothing_does_not_stop_a_roll_over(forgetful: App) -> None:
+    graph = StateGraph(name="asks").add_node("ask", lambda state: str(interrupt("?")))
+    app, thread_id = forgetful, forgetful.thread()
+    async with app.worker(graph.set_entry_point("ask").add_edge("ask", END).compile(), max_cached_workflows=100):
+        run = await app.start("asks", thread_id)
+        (asking,) = await eventually(lambda: asked(app, thread_id))
+        current, number = app.graphs.handle(thread_id), 0
+        while len(await executions(app, thread_id)) < 2:
+            await current.signal("x" * 300_000, interrupt_id=f"int_{number}")
+            number += 1
+        await current.signal("the answer", interrupt_id=asking.id)
+        await run.result()
+    assert number > 4  # more than fits into a new history
+    assert (await app.state(thread_id)).context[-1].text() == "the answer"
+
+
 async def test_parallel_questions_outlive_their_histories(forgetful: App) -> None:
     """Three calls that ask again and again while the run rolls over beneath them; a finished one never runs again."""
     ran: list[str] = []

@@ -174,6 +174,26 @@ async def test_answers_that_fit_nothing_are_ignored_visibly(app: App) -> None:
     assert results(await app.state(thread_id)) == ["first"]
 
 
+async def test_an_answer_that_is_too_large_is_refused(app: App) -> None:
+    def ask() -> str:
+        return str(len(interrupt("?")))
+
+    async with paused(app, agent([ask], [call("ask", "1")])) as (thread_id, run):
+        with pytest.raises(InputError, match="at most 1,000,000 bytes; store what is larger"):
+            await run.answer("x" * 1_000_001)
+        with pytest.raises(InputError, match="an interrupt_id has at most 255 characters"):
+            await run.answer("x", interrupt_id="i" * 256)
+        await run.signal("x" * 1_000_001)
+
+        async def counted() -> bool:
+            return bool((await run.workflow.query("status"))["ignored_answers"] == 1)
+
+        await eventually(counted)
+        await run.answer("x" * 999_990)
+        await run.result()
+    assert results(await app.state(thread_id)) == ["999990"]
+
+
 async def test_an_answer_is_checked_against_the_schema(app: App) -> None:
     def ask() -> str:
         schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
