@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint types bench clean
+.PHONY: setup demo test lint types bench soak clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,9 @@ test: setup ## the whole suite, on real servers that it starts itself
 
 bench: setup ## floor, product and batched tools side by side, on servers that it starts
 	@$(BIN)/python -m tenxgraph_temporal.bench.run $(ARGS)
+
+soak: setup ## 10,000 short runs, and what memory they take; ARGS="--runs 0 --paused 1000" for runs that wait
+	@$(BIN)/python -m tenxgraph_temporal.bench.soak $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .

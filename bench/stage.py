@@ -13,7 +13,7 @@ import psutil
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from tenxgraph_temporal import GraphClient, TenxGraphPlugin, WirePlugin
+from tenxgraph_temporal import CompiledGraph, GraphClient, TenxGraphPlugin, WirePlugin
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 from tenxgraph_temporal.runtime.storage.redis_cache import RedisCache
@@ -123,14 +123,17 @@ def _cpu(pid: int | None) -> float:
 
 
 @asynccontextmanager
-async def stage(works: Sequence[Work]) -> AsyncIterator[Stage]:
+async def stage(
+    works: Sequence[Work], *, more: Sequence[CompiledGraph] = (), **worker_options: Any
+) -> AsyncIterator[Stage]:
     """A stage for ``works``: Temporal, Postgres and Valkey of its own, all workers in this process."""
     shapes = sorted({(one.turns, one.calls) for one in works})
-    graphs = [work(*shape, how) for shape in shapes for how in ("activity", "batch")]
+    graphs = [work(*shape, how) for shape in shapes for how in ("activity", "batch")] + [*more]
     database, metrics = Database(), Metrics()
     limits: dict[str, Any] = {
         "max_concurrent_activities": 200,
         "max_eager_activity_reservations_per_workflow_task": 100,
+        **worker_options,
     }
     async with dev_stack() as stack:
         store = await PostgresStore.open(stack.postgres_dsn, pool_size=20, pool_options={"init": database.watch})
