@@ -20,7 +20,7 @@ demo: setup ## kill a worker mid-step and watch another finish; KEEP=1 leaves th
 test: setup ## the whole suite, on real servers that it starts itself
 	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
-bench: setup ## floor, product and batched tools side by side, on servers that it starts
+bench: setup ## floor, product, batched tools and, where installed, LangGraph, on servers that it starts
 	@$(BIN)/python -m tenxgraph_temporal.bench.run $(ARGS)
 
 soak: setup ## 10,000 short runs, and what memory they take; ARGS="--runs 0 --paused 1000" for runs that wait

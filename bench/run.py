@@ -82,13 +82,14 @@ def machine() -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """A few lines for people."""
     print(f"W({result['work']})")
-    for name in ("floor", "product", "batch"):
-        found = result[name]
+    for name, found in result.items():
+        if name == "work":
+            continue
         cpu = ", ".join(f"{who} {used:g}" for who, used in found["cpu_ms"].items())
         rate = f"  {found['runs_per_s']:7.1f} runs/s" if "runs_per_s" in found else ""
         history = f"  {found['events']:4} events  {found['history_bytes']:6} B of history"
         database = f"  {found['statements']:4} statements  {found['statement_bytes']:9} B to Postgres"
-        print(f"  {name:8}{found['ms']:8.1f} ms{rate}{history}{database}  CPU ms: {cpu}")
+        print(f"  {name:10}{found['ms']:8.1f} ms{rate}{history}{database}  CPU ms: {cpu}")
         if "ratios" in found:
             print("          to the floor: " + ", ".join(f"{key} {ratio:g}" for key, ratio in found["ratios"].items()))
     sys.stdout.flush()
@@ -98,6 +99,8 @@ async def bench(works: list[Work], *, as_json: bool, **sizes: int) -> None:
     """Measure ``works`` one after the other, and print each as it is done."""
     results = []
     async with stage(works) as on:
+        if not (on.peers or as_json):
+            print("LangGraph is not measured: pip install temporalio-langgraph")
         for work in works:
             results.append(await measure(on, work, **sizes))
             if not as_json:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
@@ -23,6 +24,10 @@ from .floor import Floor, Shape, node, tool
 from .product import work
 
 Run = Callable[[], Awaitable[WorkflowHandle[Any, Any]]]
+
+PEER = "langgraph"
+_LARGEST_FOR_PEERS = 1_000_000
+"""Bytes of state; theirs crosses Temporal, which takes 2 MB at once, and hangs beyond."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Stage:
     client: Client
     stack: DevStack
     database: Database
+    peers: bool
+    """Whether the peers are installed and have workers."""
 
     def sides(self, work: Work) -> dict[str, Run]:
         """One run of each contestant."""
@@ -90,7 +97,20 @@ class Stage:
             await run.result()
             return run.workflow
 
-        return {"floor": floor, "product": lambda: product("activity"), "batch": lambda: product("batch")}
+        async def langgraph() -> WorkflowHandle[Any, Any]:
+            given = {"turns": work.turns, "calls": work.calls, "size": work.blob}
+            handle = await self.client.start_workflow("LangGraph", given, id=f"lg-{uuid.uuid4()}", task_queue=PEER)
+            await handle.result()
+            return handle
+
+        sides: dict[str, Run] = {
+            "floor": floor,
+            "product": lambda: product("activity"),
+            "batch": lambda: product("batch"),
+        }
+        if self.peers and work.blob <= _LARGEST_FOR_PEERS:
+            sides["langgraph"] = langgraph
+        return sides
 
     async def counts(self, run: Run) -> dict[str, int]:
         """Events and bytes of one run's history; statements and bytes that it sent to Postgres."""
@@ -122,6 +142,12 @@ def _cpu(pid: int | None) -> float:
     return used
 
 
+def _langgraph_worker(client: Client, limits: dict[str, Any]) -> Worker:
+    from .peer_langgraph import LangGraphRun, plugin  # only where it is installed
+
+    return Worker(client, task_queue=PEER, workflows=[LangGraphRun], plugins=[plugin()], **limits)
+
+
 @asynccontextmanager
 async def stage(
     works: Sequence[Work], *, more: Sequence[CompiledGraph] = (), **worker_options: Any
@@ -143,7 +169,12 @@ async def stage(
         plugin = TenxGraphPlugin(graphs, store, shared_cache=cache, metrics=metrics)
         floor_worker = Worker(client, task_queue="floor", workflows=[Floor], activities=[node, tool], **limits)
         product_worker = Worker(client, task_queue="tenxgraph", plugins=[plugin], **limits)
-        async with floor_worker, product_worker:
-            yield Stage(client, stack, database)
+        async with AsyncExitStack() as workers:
+            await workers.enter_async_context(floor_worker)
+            await workers.enter_async_context(product_worker)
+            peers = find_spec("langgraph") is not None and find_spec("temporalio.langgraph") is not None
+            if peers:
+                await workers.enter_async_context(_langgraph_worker(client, limits))
+            yield Stage(client, stack, database, peers)
         await cache.close()
         await store.close()
