@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,12 +11,15 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from ..runtime.thread_call import ThreadCall
+from ..runtime.interrupt import GraphInterrupt
+from ..runtime.thread_call import ThreadCall, ThreadInterrupted
 from ..runtime.tools.context import RunContext
 from ..runtime.wire import DEADLINE_GRACE, UNBOUNDED, WORKER_SHUTDOWN, Limits, RunRef
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between heartbeats; how soon a cancel is seen."""
+MAX_DETAILS_BYTES = 1024 * 1024
+"""Largest details of a heartbeat; Temporal refuses 2 MB, and the attempt with them."""
 
 
 class CutShort(ApplicationError):
@@ -62,12 +65,20 @@ class DeadlineExceeded(Exception):
         self.of_step = deadline.of_step
 
 
+class TriedToExit(Exception):
+    """The code raised what would have ended its worker, as ``sys.exit()`` does, and with it the steps beside it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{error!r}; code in a worker must return or raise an Exception")
+
+
 class Pulse:
     """Tells Temporal, while it is entered, that the attempt is alive, with the details that the code reported last."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._details = tuple(activity.info().heartbeat_details)  # kept for the attempt after this one
+        self._converter = activity.payload_converter()
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Pulse:
@@ -79,7 +90,17 @@ class Pulse:
             self._timer.cancel()
 
     def report(self, *details: Any) -> None:
-        """Report progress, from any thread."""
+        """Report progress, from any thread.
+
+        Raises:
+            ValueError: The details are no JSON, or too large. Told here: later it would cost the whole attempt.
+        """
+        try:
+            size = sum(payload.ByteSize() for payload in self._converter.to_payloads(details))
+        except Exception as exc:
+            raise ValueError(f"heartbeat details must be JSON: {exc}") from exc
+        if size > MAX_DETAILS_BYTES:
+            raise ValueError(f"heartbeat details of {size} bytes are more than {MAX_DETAILS_BYTES}; report a reference")
         self._loop.call_soon_threadsafe(self._report, details)
 
     def _report(self, details: tuple[Any, ...]) -> None:
@@ -118,9 +139,9 @@ async def run_code(
     call: ThreadCall | None = None
     running: asyncio.Future[Any]
     if is_async:
-        running = asyncio.ensure_future(function(**kwargs))
+        running = asyncio.ensure_future(_awaited(function, kwargs))
     else:
-        call = ThreadCall(function, kwargs, name=name)
+        call = ThreadCall(_called, {"function": function, "kwargs": kwargs}, name=name)
         running = call.future
 
     async def cancel() -> None:
@@ -150,6 +171,37 @@ async def run_code(
     if running.cancelled():
         raise RuntimeError(f"{name} cancelled itself")
     return running.result()
+
+
+async def _awaited(function: Callable[..., Awaitable[Any]], kwargs: dict[str, Any]) -> Any:
+    try:
+        return await function(**kwargs)
+    except (asyncio.CancelledError, GraphInterrupt, GeneratorExit, KeyboardInterrupt):
+        raise
+    except Exception as exc:
+        _check_readable(exc)
+        raise
+    except BaseException as exc:
+        raise TriedToExit(exc) from exc
+
+
+def _called(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(**kwargs)
+    except (GraphInterrupt, ThreadInterrupted):
+        raise
+    except Exception as exc:
+        _check_readable(exc)
+        raise
+    except BaseException as exc:  # nobody cancels a thread, nor does Ctrl-C reach it
+        raise TriedToExit(exc) from exc
+
+
+def _check_readable(error: Exception) -> None:
+    try:
+        str(error)
+    except Exception as exc:  # it would fail again wherever the error is shown, and hide what had failed
+        raise RuntimeError(f"{type(error).__name__}, whose text raises {type(exc).__name__}") from None
 
 
 def _abandon(running: asyncio.Future[Any]) -> None:

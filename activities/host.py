@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from ..runtime.errors import RetryableError, TenxGraphError, UnknownGraphError
+from ..runtime.errors import NodeError, RetryableError, TenxGraphError, UnknownGraphError
 from ..runtime.faults import Faults
 from ..runtime.graph import CompiledGraph
 from ..runtime.storage.contract import Store
@@ -123,5 +123,7 @@ def boundary(method: Callable[[Self, Task], Awaitable[T]]) -> Callable[[Self, Ta
                 return result
         except TenxGraphError as exc:
             raise temporal_failure(exc) from exc
+        except SystemExit as exc:  # of a router, say; it would end the event loop
+            raise temporal_failure(NodeError(f"{info.activity_type} raised {exc!r}")) from exc
 
     return at_boundary

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from .errors import GraphDefinitionError
+from .wire import UNBOUNDED
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,8 @@ class Retry:
         max_attempts: All attempts together, those lost with their worker included.
         on: The errors that qualify; any other one is final at once.
         interval: Seconds before the second attempt; doubles up to ``max_interval``. An error with a
-            ``retry_after`` attribute (seconds), or a response with a ``Retry-After`` header, says itself.
+            ``retry_after`` attribute (seconds), or with a ``Retry-After`` header of its own or its ``response``'s
+            (seconds or a date), says itself.
     """
 
     max_attempts: int = 3
@@ -56,18 +60,32 @@ class Retry:
         if attempt >= self.max_attempts or not isinstance(error, self.on):
             return None
         asked = _retry_after(error)
-        return asked if asked is not None else min(self.interval * 2 ** (attempt - 1), self.max_interval)
+        if asked is not None:
+            return asked
+        doubled = self.interval * 2.0 ** min(attempt - 1, 64)  # a float's exponent has an end
+        return min(doubled, self.max_interval, UNBOUNDED.total_seconds())
 
 
 def _retry_after(error: BaseException) -> float | None:
-    value = getattr(error, "retry_after", None)
+    """Seconds that the error asks to wait for; ``None`` if it says nothing, or nothing that can be read."""
+    value: Any = getattr(error, "retry_after", None)
     if value is None:
-        headers = getattr(getattr(error, "response", None), "headers", None)
-        value = headers.get("Retry-After") if isinstance(headers, Mapping) else None
-    try:
-        return max(0.0, float(value)) if value is not None else None
-    except (TypeError, ValueError):
+        for holder in (getattr(error, "response", None), error):
+            headers = getattr(holder, "headers", None)
+            get = getattr(headers, "get", None)  # httpx, requests and aiohttp have mappings, urllib has a message
+            value = (get("Retry-After") or get("retry-after")) if callable(get) else None
+            if value is not None:
+                break
+    if value is None:
         return None
+    try:
+        asked = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError):
+        try:
+            asked = parsedate_to_datetime(value).timestamp() - time.time()
+        except (AttributeError, IndexError, TypeError, ValueError, OverflowError):
+            return None
+    return None if math.isnan(asked) else min(max(0.0, asked), UNBOUNDED.total_seconds())
 
 
 def seconds(value: Any, *, default: float | None, name: str) -> float | None:
@@ -85,7 +103,7 @@ def seconds(value: Any, *, default: float | None, name: str) -> float | None:
     except (TypeError, ValueError, OverflowError):
         logger.warning("%s=%r is not a number of seconds; using %s", name, value, default)
         return default
-    return None if number <= 0 or math.isinf(number) else number
+    return None if number <= 0 or number >= UNBOUNDED.total_seconds() else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +139,8 @@ class RunConfig:
     def names(self, key: str) -> frozenset[str]:
         """A list of nodes among the settings, e.g. ``interrupt_before``."""
         value = self.raw.get(key) or ()
-        if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+        listed = isinstance(value, Iterable) and not isinstance(value, str)
+        if not listed or not all(isinstance(name, str) for name in value):
             logger.warning("%s=%r is not a list of nodes' names; it is ignored", key, value)
             return frozenset()
         return frozenset(value)

@@ -61,6 +61,10 @@ def batch_activity(node: str) -> str:
     return f"tools:{node}"
 
 
+MAX_NAME_BYTES = 900
+"""Of a node, a tool or a task queue: Temporal refuses 1000 for ever, task by task, and activity types have a prefix."""
+
+
 def name_in(activity_type: str) -> str:
     """The node or tool that an activity type names."""
     return activity_type.partition(":")[2]

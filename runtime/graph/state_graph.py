@@ -11,6 +11,7 @@ from ..errors import GraphDefinitionError
 from ..limits import UNSET, Retry, Timeout, Unset
 from ..state import END, START, AgentState
 from ..tools.tool_node import ToolNode
+from ..wire import MAX_NAME_BYTES
 from .compiled_graph import CompiledGraph
 from .edge import Edge
 from .node import Node
@@ -58,6 +59,10 @@ class StateGraph:
             raise GraphDefinitionError(f"node {name!r}: pass its function or ToolNode")
         if not name or name in (START, END) or ":" in name:
             raise GraphDefinitionError(f"{name!r} cannot name a node; use a name of your own without ':'")
+        if any(len(given.encode()) > MAX_NAME_BYTES for given in (name, task_queue or "")):
+            raise GraphDefinitionError(
+                f"node {name[:50]!r}...: its name or task_queue has more than {MAX_NAME_BYTES} bytes; shorten it"
+            )
         if name in self._nodes:
             raise GraphDefinitionError(f"node {name!r} is there already; give the second one another name")
         self._nodes[name] = Node.of(name, node, timeout=timeout, retry=retry, task_queue=task_queue)

@@ -39,6 +39,9 @@ class RunContext:
         """Report progress: shown in Temporal's UI, and given to the next attempt as ``last_heartbeat``.
 
         Liveness is reported by the product in any case. May be called from any thread.
+
+        Raises:
+            ValueError: The details are no JSON, or more than 1 MiB.
         """
         self._beat(*details)
 

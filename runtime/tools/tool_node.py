@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..errors import GraphDefinitionError
 from ..limits import Unset
+from ..wire import MAX_NAME_BYTES
 from .tool import Tool, tool
 
 
@@ -47,6 +48,10 @@ class ToolNode:
         if added.name in self._tools:
             raise GraphDefinitionError(
                 f"ToolNode: two tools are named {added.name!r}; give one another name with @tool(name=...)"
+            )
+        if len((added.task_queue or "").encode()) > MAX_NAME_BYTES:
+            raise GraphDefinitionError(
+                f"ToolNode: the task_queue of {added.name!r} has more than {MAX_NAME_BYTES} bytes; shorten it"
             )
         if isinstance(added.requires_approval, Unset):
             added = replace(added, requires_approval=self._requires_approval)
