@@ -24,6 +24,8 @@ from .stage import Stage, Work, stage
 
 _AT_ONCE = 50
 _WORK = Work(1, 1)
+_STATE_CACHE = 2_000_000
+"""Bytes; full after some hundred runs, so that what grows behind that is a leak."""
 
 
 def asks() -> CompiledGraph:
@@ -96,7 +98,7 @@ async def paused_runs(on: Stage, total: int) -> dict[str, Any]:
 async def soak(runs: int, paused: int, cached: int) -> dict[str, Any]:
     """Both, on servers of their own."""
     found: dict[str, Any] = {"machine": machine()}
-    async with stage([_WORK], more=[asks()], max_cached_workflows=cached) as on:
+    async with stage([_WORK], more=[asks()], cache_bytes=_STATE_CACHE, max_cached_workflows=cached) as on:
         if runs:
             found["short"] = await short_runs(on, runs)
         if paused:
@@ -108,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000, help="short runs; 0 for none")
     parser.add_argument("--paused", type=int, default=0, help="runs that wait for a person")
-    parser.add_argument("--cached", type=int, default=1000, help="workflows that the worker keeps")
+    parser.add_argument("--cached", type=int, default=500, help="workflows that the worker keeps")
     options = parser.parse_args()
     print(json.dumps(asyncio.run(soak(options.runs, options.paused, options.cached)), indent=2))
 

@@ -150,7 +150,11 @@ def _langgraph_worker(client: Client, limits: dict[str, Any]) -> Worker:
 
 @asynccontextmanager
 async def stage(
-    works: Sequence[Work], *, more: Sequence[CompiledGraph] = (), **worker_options: Any
+    works: Sequence[Work],
+    *,
+    more: Sequence[CompiledGraph] = (),
+    cache_bytes: int = 256 * 1024 * 1024,
+    **worker_options: Any,
 ) -> AsyncIterator[Stage]:
     """A stage for ``works``: Temporal, Postgres and Valkey of its own, all workers in this process."""
     shapes = sorted({(one.turns, one.calls) for one in works})
@@ -166,7 +170,7 @@ async def stage(
         await store.setup()
         cache = RedisCache.open(stack.redis_url, metrics=metrics)
         client = await Client.connect(stack.temporal_address, plugins=[WirePlugin()])
-        plugin = TenxGraphPlugin(graphs, store, shared_cache=cache, metrics=metrics)
+        plugin = TenxGraphPlugin(graphs, store, shared_cache=cache, metrics=metrics, cache_bytes=cache_bytes)
         floor_worker = Worker(client, task_queue="floor", workflows=[Floor], activities=[node, tool], **limits)
         product_worker = Worker(client, task_queue="tenxgraph", plugins=[plugin], **limits)
         async with AsyncExitStack() as workers:
