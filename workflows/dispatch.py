@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import TypeVar
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 _HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 _PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN)
 """Failures that say nothing about the step: it is tried again for as long as it takes."""
+_LONGEST_PAUSE = timedelta(minutes=10)
+"""How much later than a database that was away for half an hour or more a run may come back."""
 _COMMIT_TIMEOUT = timedelta(seconds=60)
 _CANCEL_PATIENCE = timedelta(seconds=10)
 """How long a cancel waits for a commit, e.g. while the database is down."""
@@ -90,8 +92,7 @@ async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, 
 
 async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
     """Repeat an activity whose failure says nothing about the step: a database that is down, a deploy, missing keys."""
-    pause = timedelta(seconds=1)
-    while True:
+    for pause in pauses():
         try:
             return await make()
         except ActivityError as exc:
@@ -100,7 +101,17 @@ async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
             if cancel_requested() and exc.cause.type == WORKER_SHUTDOWN:
                 raise asyncio.CancelledError from exc
         await workflow.sleep(pause, summary="waiting for the database or a worker")
-        pause = min(pause * 2, timedelta(seconds=30))
+    raise AssertionError("pauses have no end")
+
+
+def pauses() -> Iterator[timedelta]:
+    """Between the rounds of attempts: about a third of the time that has passed, so that a long outage does not fill
+    the history; a full one would end the run.
+    """
+    pause = timedelta(seconds=1)
+    while True:
+        yield pause
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
 def _passes(failure: ApplicationError) -> bool:
