@@ -6,12 +6,14 @@ import asyncio
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tenxgraph_temporal import ToolContext, tool
+from tenxgraph_temporal import RunHandle, ToolContext, tool
 from tenxgraph_temporal.runtime.client import RunStopped
+from tenxgraph_temporal.runtime.progress import pending_steps
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
 from ..support.app import App, eventually
@@ -58,6 +60,11 @@ KINDS: list[Any] = [hangs, polls, spins, swallows, deaf]
 NAMES = ["hangs", "polls", "spins", "swallows", "deaf"]
 
 
+async def calls_under_way(app: App, run: RunHandle) -> bool:
+    steps = await pending_steps(app.client, run.workflow.id)
+    return any(step.activity.startswith("tool:") for step in steps)
+
+
 @pytest.mark.timeout(300)
 async def test_the_worker_keeps_its_capacity(app: App) -> None:
     barrier = threading.Barrier(SLOTS // 2)
@@ -91,7 +98,7 @@ async def test_the_worker_keeps_its_capacity(app: App) -> None:
         await asyncio.wait_for(asyncio.gather(*(run.result() for run in timed_out)), 120)
         cancelled = [await app.start("lost", app.thread()) for _ in range(6)]
         for run in cancelled:
-            await asyncio.sleep(0.5)
+            await eventually(partial(calls_under_way, app, run))
             await run.stop()
         ends = await asyncio.wait_for(asyncio.gather(*(r.result() for r in cancelled), return_exceptions=True), 120)
         assert all(isinstance(end, RunStopped) for end in ends), ends

@@ -49,15 +49,15 @@ K2 = EncryptionKeys({"k2": NEW})
 BOTH = EncryptionKeys({"k2": NEW, "k1": OLD})
 REFUNDS = "tenxgraph_temporal.examples.refund_approval:graph"
 
-SAID = "My card is 4242-said"
-CONFIGURED = "4242-configured"
-ASKED = "4242-asked"
-ANSWERED = "4242-answered"
-UPDATED = "4242-updated"
-WRONG = "4242-wrong"
-REPORTED = "4242-reported"
-ARGUED = "4242-argued"
-NOWHERE = "4242-nowhere"
+SAID = "My card is hush-said"
+CONFIGURED = "hush-configured"
+ASKED = "hush-asked"
+ANSWERED = "hush-answered"
+UPDATED = "hush-updated"
+WRONG = "hush-wrong"
+REPORTED = "hush-reported"
+ARGUED = "hush-argued"
+NOWHERE = "hush-nowhere"
 
 
 def variable(keys: EncryptionKeys) -> str:
@@ -168,13 +168,13 @@ async def test_nothing_that_users_say_is_in_a_history(encrypted: App) -> None:
     )
     assert SAID in json.dumps(decoded), "the history does hold it, for those with the key"
     assert CONFIGURED in json.dumps(decoded)
-    assert b"4242" not in readable(history), history.to_json()
+    assert b"hush" not in readable(history), history.to_json()
     assert set(in_clear(history)) <= {"data"}, "what the SDK notes of a local activity: its number and type"
     assert key_ids(history) == {"k1"}
     description = (
         await (await Client.connect(encrypted.stack.temporal_address)).get_workflow_handle(run.workflow.id).describe()
     )
-    assert b"4242" not in texts(description.raw_description)
+    assert b"hush" not in texts(description.raw_description)
 
 
 async def test_errors_and_traces_are_not_in_a_history(encrypted: App) -> None:
@@ -190,7 +190,7 @@ async def test_errors_and_traces_are_not_in_a_history(encrypted: App) -> None:
             await run.result()
     assert caught.value.code == "NODE_001"
     history = await raw_history(encrypted, run)
-    assert b"4242" not in readable(history), history.to_json()
+    assert b"hush" not in readable(history), history.to_json()
     assert b"explode" not in readable(history), "the stack trace"
     failed = history.events[-1].workflow_execution_failed_event_attributes.failure
     assert failed.application_failure_info.type == "NODE_001", "codes stay readable"
@@ -352,7 +352,7 @@ async def test_a_codec_of_ones_own(app: App, monkeypatch: pytest.MonkeyPatch) ->
         run = await own.start("agent", own.thread(), SAID * 1000)
         await run.result()
     history = await raw_history(app, run)
-    assert b"4242" not in readable(history)
+    assert b"hush" not in readable(history)
     assert len(readable(history)) < 1000 * len(SAID), "it was compressed first"
     await own.replay_all()
 
@@ -379,7 +379,7 @@ async def codec_server(**settings: str) -> AsyncIterator[str]:
     async with python_process("tenxgraph_temporal.cli", "codec-server", "--port", "0", env=variables) as process:
         yield (await process.until("codec server ready: ")).split()[-1]
         assert await process.terminate() == 0, process.output
-        assert "4242" not in process.output
+        assert "hush" not in process.output
         assert "s3cret" not in process.output
 
 
@@ -442,4 +442,4 @@ async def test_temporals_command_line_through_the_codec_server(encrypted: App, t
         )
         assert SAID.encode() not in readable(WorkflowHistory.from_json(workflow, without))
     history = await raw_history(encrypted, run)
-    assert b"4242" not in readable(history), history.to_json()
+    assert b"hush" not in readable(history), history.to_json()
