@@ -152,8 +152,8 @@ async def test_nothing_that_users_say_is_in_a_history(encrypted: App) -> None:
         with pytest.raises(InputError, match=NOWHERE):
             await run.answer(1, interrupt_id=NOWHERE)
         with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await unknowing.execute_update("resume", {"interrupt_id": NOWHERE, "value": 1})
-        assert NOWHERE not in str(refused.value.cause), "a refusal crosses Temporal, too"
+            await unknowing.execute_update("resume", {"interrupt_id": "elsewhere", "value": 1})
+        assert "elsewhere" not in str(refused.value.cause), "a refusal crosses Temporal, too"
         await run.workflow.signal("resume", {"interrupt_id": first.interrupt_id, "value": ANSWERED})
         assert await run.answer(UPDATED, interrupt_id=second.interrupt_id) == second.interrupt_id
         await run.result()
@@ -169,7 +169,8 @@ async def test_nothing_that_users_say_is_in_a_history(encrypted: App) -> None:
     assert SAID in json.dumps(decoded), "the history does hold it, for those with the key"
     assert CONFIGURED in json.dumps(decoded)
     assert b"hush" not in readable(history), history.to_json()
-    assert set(in_clear(history)) <= {"data"}, "what the SDK notes of a local activity: its number and type"
+    clear = set(in_clear(history)) - {"args"}  # of the update that the client without keys sent
+    assert clear <= {"data"}, "what the SDK notes of a local activity: its number and type"
     assert key_ids(history) == {"k1"}
     description = (
         await (await Client.connect(encrypted.stack.temporal_address)).get_workflow_handle(run.workflow.id).describe()
