@@ -22,9 +22,9 @@ from tenxgraph_temporal.runtime.errors import InputError, StaleStateError
 from tenxgraph_temporal.runtime.storage.redis_cache import RedisCache
 
 from ..support.app import App, eventually
+from ..support.cli import cli
 from ..support.graphs import StoryState, agent, call
 from ..support.metrics import Counters
-from .test_cli import cli
 
 
 def said(state: AgentState) -> list[tuple[str, str]]:
