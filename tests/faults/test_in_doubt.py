@@ -9,6 +9,7 @@ import pytest
 from tenxgraph_temporal.runtime.tools.approval import DOUBT
 
 from ..support.app import App, eventually
+from ..support.graphs import results
 from ..support.world import World
 
 GRAPHS = "tenxgraph_temporal.tests.faults.doubt_graphs"
@@ -21,10 +22,6 @@ async def killed_after_the_effect(app: App, world: World, policy: str) -> Any:
         assert await worker.wait() == -9, worker.output
     assert (await world.counts())["charge"] == 1
     return run
-
-
-def results(state: Any) -> list[str]:
-    return [message.text() for message in state.context if message.role == "tool"]
 
 
 async def test_rerun_runs_again_with_the_same_idempotency_key(app: App, world: World) -> None:

@@ -19,7 +19,7 @@ from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 from tenxgraph_temporal.workflows.dispatch import pauses
 
 from ..support.app import App, eventually
-from ..support.graphs import asks, call
+from ..support.graphs import asks, call, results
 from ..support.proxy import Door, door_to
 
 HOUR = 3600.0
@@ -37,10 +37,6 @@ async def elapsed(run: RunHandle) -> timedelta:
     events = (await run.workflow.fetch_history()).events
     took: timedelta = events[-1].event_time.ToDatetime() - events[0].event_time.ToDatetime()
     return took
-
-
-def results(state: AgentState) -> list[str]:
-    return [message.text() for message in state.context if message.role == "tool"]
 
 
 PATIENT = Retry(max_attempts=6, on=(ConnectionError,), interval=HOUR, max_interval=4 * HOUR)

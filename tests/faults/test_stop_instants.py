@@ -11,12 +11,11 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from tenxgraph_temporal import END, CompiledGraph, StateGraph, ToolContext, ToolNode
-from tenxgraph_temporal.runtime.client import RunStopped
 from tenxgraph_temporal.runtime.state.blocks import ToolResultBlock
 
 from ..support.app import App
 from ..support.graphs import agent, asks, call
-from ..support.stopping import results, status_of
+from ..support.stopping import ended, results, status_of
 from ..support.world import World, do
 
 
@@ -31,6 +30,14 @@ def short_run(world: World) -> CompiledGraph:
 
     turn = [call("first", "1"), call("second", "2")]
     return agent([one("first"), one("second")], turn, turn, name="short")
+
+
+def hold_up(world: World) -> Any:
+    async def hold_up() -> str:
+        await asyncio.to_thread(do, world.address, "act")
+        return "done"
+
+    return hold_up
 
 
 # The SDK warns of a local activity that ended just before its cancel; as an error it would end the worker.
@@ -49,25 +56,25 @@ async def test_stopped_at_a_hundred_instants(app: App, world: World) -> None:
         await asyncio.sleep(delay)
         await run.stop()
         try:
-            await asyncio.wait_for(run.result(), 40)
-            ended = "completed"
-        except RunStopped:
-            ended = "stopped"
+            end = await ended(run, within=40)
         except Exception as exc:
             problems.append(f"{thread_id} after {delay:.3f}: {exc!r}")
             return
-        expected = {"completed": WorkflowExecutionStatus.COMPLETED, "stopped": WorkflowExecutionStatus.CANCELED}
-        if await status_of(run) != expected[ended]:
-            problems.append(f"{thread_id}: {ended}, but {await status_of(run)}")
+        expected = {
+            "completed": WorkflowExecutionStatus.COMPLETED,
+            "interrupted_after": WorkflowExecutionStatus.CANCELED,
+        }
+        if await status_of(run) != expected[end]:
+            problems.append(f"{thread_id}: {end}, but {await status_of(run)}")
         await asyncio.sleep(0.3)  # whatever is still under way may still commit
         head = await app.store.load_head(thread_id, None)
         saved = "untouched"
         if head is not None:
             meta = (await app.state(thread_id)).execution_meta
             saved = str(meta.status.value)
-        fits = {"completed": {"completed"}, "stopped": {"interrupted_after", "untouched"}}
-        if saved not in fits[ended]:
-            problems.append(f"{thread_id} after {delay:.3f}: the run is {ended}, its thread {saved}")
+        fits = {"completed": {"completed"}, "interrupted_after": {"interrupted_after", "untouched"}}
+        if saved not in fits[end]:
+            problems.append(f"{thread_id} after {delay:.3f}: the run is {end}, its thread {saved}")
         ends[saved] += 1
         try:
             await asyncio.wait_for((await app.start("short", thread_id, "next")).result(), 40)
@@ -121,14 +128,10 @@ async def test_stopped_while_a_commit_is_under_way(app: App, world: World, last:
             await commit_waits()
             await run.stop()
             await asyncio.sleep(held)
-        try:
-            await asyncio.wait_for(run.result(), 30)
-            ended = "completed"
-        except RunStopped:
-            ended = "interrupted_after"
+        end = await ended(run)
         await asyncio.sleep(0.5)
         state = await app.state(thread_id)
-        assert state.execution_meta.status == ended
+        assert state.execution_meta.status == end
         assert results(state) == {"1": "done"}  # recorded before the stop
         await asyncio.wait_for((await app.start("g", thread_id, None if not last else "more")).result(), 30)
     assert (await app.state(thread_id)).execution_meta.status == "completed"
@@ -148,23 +151,11 @@ async def test_stopped_while_the_run_begins(app: App, held: int) -> None:
             await asyncio.sleep(1)
             await run.stop()
             await asyncio.sleep(held)
-        try:
-            await asyncio.wait_for(run.result(), 30)
-            ended = "completed"
-        except RunStopped:
-            ended = "interrupted_after"
+        end = await ended(run)
         await asyncio.sleep(0.5)
         state = await app.state(thread_id)
         if [m.text() for m in state.context] == ["hi", "done"]:
-            ended = "completed"  # nothing of the second run is there
-        assert state.execution_meta.status == ended
+            end = "completed"  # nothing of the second run is there
+        assert state.execution_meta.status == end
         await asyncio.wait_for((await app.start("agent", thread_id, "third")).result(), 30)
     assert (await app.state(thread_id)).execution_meta.status == "completed"
-
-
-def hold_up(world: World) -> Any:
-    async def hold_up() -> str:
-        await asyncio.to_thread(do, world.address, "act")
-        return "done"
-
-    return hold_up

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import re
 import zlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google.protobuf import json_format
-from google.protobuf.message import Message as Proto
 from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory, WorkflowUpdateFailedError
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
 from temporalio.worker import Worker
@@ -26,101 +20,29 @@ from tenxgraph_temporal import (
     EncryptionCodec,
     EncryptionKeys,
     GraphClient,
-    RunHandle,
     StateGraph,
     TenxGraphPlugin,
     ToolContext,
     WirePlugin,
     interrupt,
-    tool,
 )
 from tenxgraph_temporal.examples.process import python_process
 from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.devstack._temporal import _executable
-from tenxgraph_temporal.runtime.errors import EncryptionError, InputError, SettingsError
-from tenxgraph_temporal.runtime.progress import follow, pending_steps
+from tenxgraph_temporal.runtime.errors import InputError, SettingsError
+from tenxgraph_temporal.runtime.progress import follow
 
-from ..support.app import App, eventually
+from ..support.app import App
+from ..support.encryption import ANSWERED, ARGUED, K1, SAID, in_clear, key_ids, raw_history, readable, texts, variable
 from ..support.graphs import agent, call
+from ..support.pausing import until_paused
 
-OLD, NEW = bytes(range(32)), bytes(range(32, 64))
-K1 = EncryptionKeys({"k1": OLD})
-K2 = EncryptionKeys({"k2": NEW})
-BOTH = EncryptionKeys({"k2": NEW, "k1": OLD})
-REFUNDS = "tenxgraph_temporal.examples.refund_approval:graph"
-
-SAID = "My card is hush-said"
 CONFIGURED = "hush-configured"
 ASKED = "hush-asked"
-ANSWERED = "hush-answered"
 UPDATED = "hush-updated"
 WRONG = "hush-wrong"
 REPORTED = "hush-reported"
-ARGUED = "hush-argued"
 NOWHERE = "hush-nowhere"
-
-
-def variable(keys: EncryptionKeys) -> str:
-    return ",".join(f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in keys.items())
-
-
-async def with_keys(app: App, keys: EncryptionKeys) -> App:
-    """The same corner of the servers, seen by a client with these keys."""
-    client = await Client.connect(app.stack.temporal_address, plugins=[WirePlugin(keys=keys)])
-    other = App(stack=app.stack, client=client, store=app.store, logs=app._logs)
-    other.graphs._task_queue = other.queue = app.queue
-    other.max_cached_workflows = 100  # see test_interrupts
-    return other
-
-
-@pytest.fixture
-async def encrypted(app: App) -> AsyncIterator[App]:
-    other = await with_keys(app, K1)
-    yield other
-    await other.replay_all()
-
-
-async def raw_history(app: App, run: RunHandle) -> WorkflowHistory:
-    """As the server has it: by a client that knows nothing of us."""
-    client = await Client.connect(app.stack.temporal_address)
-    return await client.get_workflow_handle(run.workflow.id).fetch_history()
-
-
-def texts(message: Proto) -> bytes:
-    return message.SerializeToString()
-
-
-def readable(history: WorkflowHistory) -> bytes:
-    return b"".join(map(texts, history.events))
-
-
-def in_clear(history: WorkflowHistory) -> list[str]:
-    """Where payloads are that are not encrypted."""
-    return [where for event in history.events for where in _in_clear(json_format.MessageToDict(event), "")]
-
-
-def _in_clear(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, dict) and "encoding" in (value.get("metadata") or {}):
-        if base64.b64decode(value["metadata"]["encoding"]) != b"binary/encrypted":
-            yield where
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            if name != "searchAttributes":
-                yield from _in_clear(inner, where if name == "payloads" else name)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _in_clear(inner, where)
-
-
-def key_ids(history: WorkflowHistory) -> set[str]:
-    return {found.decode() for found in re.findall(rb"encryption-key-id\x12.(k\d)", readable(history))}
-
-
-async def paused(run: RunHandle, count: int = 1) -> None:
-    async def enough() -> bool:
-        return len(await run.interrupts()) == count
-
-    await eventually(enough)
 
 
 # --- what Temporal sees -------------------------------------------------------------------------------------
@@ -146,7 +68,7 @@ async def test_nothing_that_users_say_is_in_a_history(encrypted: App) -> None:
     thread_id = encrypted.thread()
     async with encrypted.worker(graph):
         run = await encrypted.start("agent", thread_id, SAID, config={"secret": CONFIGURED})
-        await paused(run, 2)
+        await until_paused(run, 2)
         first, second = await run.interrupts()
         unknowing = (await Client.connect(encrypted.stack.temporal_address)).get_workflow_handle(run.workflow.id)
         with pytest.raises(InputError, match=NOWHERE):
@@ -205,114 +127,6 @@ async def test_without_keys_it_would_be_there(app: App) -> None:
         run = await app.start("agent", app.thread(), SAID)
         await run.result()
     assert SAID.encode() in readable(await raw_history(app, run))
-
-
-# --- keys that change ---------------------------------------------------------------------------------------
-
-
-async def test_rotation_while_a_run_is_open(app: App) -> None:
-    """Begun under the old key, finished by a worker that has it only to decrypt."""
-    old, new = await with_keys(app, K1), await with_keys(app, BOTH)
-    thread_id = app.thread()
-    async with app.process(REFUNDS, TENXGRAPH_ENCRYPTION_KEYS=variable(K1)) as worker:
-        run = await old.start("refunds", thread_id, SAID)
-        await paused(run)
-        await worker.terminate()
-    async with app.process(REFUNDS, TENXGRAPH_ENCRYPTION_KEYS=variable(BOTH)):
-        resumed = new.graphs.handle(thread_id)
-        await resumed.answer({"approved": True})
-        await resumed.result()
-    assert key_ids(await raw_history(app, run)) == {"k1", "k2"}
-    with pytest.raises(EncryptionError, match=r"'k2', and this process has the keys k1; set TENXGRAPH_ENCRYPTION_KEYS"):
-        await old.graphs.handle(thread_id).result()
-    await new.replay_all()
-
-
-async def test_switched_on_while_a_run_is_open(app: App) -> None:
-    keyed = await with_keys(app, K1)
-    thread_id = app.thread()
-    async with app.process(REFUNDS) as worker:
-        run = await app.graphs.start("refunds", thread_id, SAID)
-        await paused(run)
-        await worker.terminate()
-    async with app.process(REFUNDS, TENXGRAPH_ENCRYPTION_KEYS=variable(K1)):
-        await keyed.graphs.handle(thread_id).answer({"approved": True, "note": ANSWERED})
-        await keyed.graphs.handle(thread_id).result()
-    history = await raw_history(app, run)
-    assert SAID.encode() in readable(history)
-    assert ANSWERED.encode() not in readable(history)
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        (EncryptionKeys(), "encrypted with the key 'k1', and this process has no keys; set TENXGRAPH_ENCRYPTION_KEYS"),
-        (K2, "encrypted with the key 'k1', and this process has the keys k2; set TENXGRAPH_ENCRYPTION_KEYS"),
-        (EncryptionKeys({"k1": NEW}), "cannot be decrypted with the key 'k1'"),
-    ],
-    ids=["no keys", "another key", "another key of that id"],
-)
-async def test_a_worker_that_lacks_the_key(app: App, encrypted: App, keys: EncryptionKeys, problem: str) -> None:
-    """It says so, in its log and in the history; the run waits for a worker that has it, and loses nothing."""
-    thread_id = app.thread()
-    async with app.process(REFUNDS, TENXGRAPH_ENCRYPTION_KEYS=variable(keys)) as worker:
-        run = await encrypted.start("refunds", thread_id, SAID)
-        assert problem in await worker.until(problem)
-        assert SAID not in worker.output
-
-        async def told() -> Any:
-            history = await raw_history(app, run)
-            return [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
-
-        (event, *_) = await eventually(told)
-        assert problem in event.workflow_task_failed_event_attributes.failure.message, "for all to read"
-        async for step in follow(encrypted.client, run.workflow.id, None):
-            assert step.activity == "workflow task"
-            assert problem in step.detail
-            break
-        await run.workflow.signal("resume", {"value": {"approved": True}})
-    async with app.process(REFUNDS, TENXGRAPH_ENCRYPTION_KEYS=variable(K1)):
-        await run.result()
-    assert "Refunded" in " ".join(message.text() for message in (await app.state(thread_id)).context)
-
-
-async def test_a_tool_on_a_worker_that_lacks_the_key(app: App, encrypted: App) -> None:
-    """As many attempts as it takes, for they say nothing about the tool; then a worker comes that has the key."""
-
-    @tool(task_queue=f"{app.queue}-gpu")
-    def render(what: str) -> str:
-        return f"rendered {what}"
-
-    graph = agent([render], [call("render", "c1", what=ARGUED)])
-    thread_id = app.thread()
-    async with encrypted.worker(graph):
-        async with app.worker(graph, task_queue=f"{app.queue}-gpu"):
-            run = await encrypted.start("agent", thread_id, SAID)
-
-            async def told() -> Any:
-                return [s for s in await pending_steps(encrypted.client, run.workflow.id) if s.attempt > 1]
-
-            (step, *_) = await eventually(told)
-            assert step.activity == "tool:render"
-
-            async def given_up_once() -> Any:
-                return any(
-                    event.event_type == EventType.EVENT_TYPE_TIMER_STARTED
-                    for event in (await run.workflow.fetch_history()).events
-                )
-
-            await eventually(given_up_once, timeout=60)
-        async with encrypted.worker(graph, task_queue=f"{app.queue}-gpu"):
-            await run.result()
-    assert f"rendered {ARGUED}" in [message.text() for message in (await app.state(thread_id)).context]
-
-
-async def test_a_client_that_lacks_the_key(app: App, encrypted: App) -> None:
-    async with encrypted.worker(agent([])):
-        run = await encrypted.start("agent", app.thread(), SAID)
-        await run.result()
-    with pytest.raises(EncryptionError, match="this process has no keys"):
-        await app.graphs.handle(run.thread_id).result()
 
 
 # --- a codec of one's own -----------------------------------------------------------------------------------
@@ -424,7 +238,7 @@ async def test_temporals_command_line_through_the_codec_server(encrypted: App, t
             *("--input", json.dumps(run_input)),
         )
         run = encrypted.graphs.handle(thread_id)
-        await paused(run)
+        await until_paused(run)
         await run_temporal(
             *("workflow", "signal", "--workflow-id", workflow, "--name", "resume"),
             *("--input", json.dumps({"value": ANSWERED})),

@@ -3,62 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
 
-from tenxgraph_temporal import (
-    AgentState,
-    CompiledGraph,
-    InterruptExpired,
-    OnTimeout,
-    RunHandle,
-    StateGraph,
-    interrupt,
-    tool,
-)
-from tenxgraph_temporal.runtime.client import RunFailed, RunStopped
+from tenxgraph_temporal import AgentState, InterruptExpired, OnTimeout, RunHandle, StateGraph, interrupt, tool
+from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.errors import InputError
 
-from ..support import graphs
 from ..support.app import App, eventually
-from ..support.graphs import agent, call
+from ..support.graphs import agent, call, results
+from ..support.pausing import paused
 
-
-@pytest.fixture(params=["activity", "batch"], autouse=True)
-def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, app: App) -> str:
-    """Each test runs with one activity per call, and with one for all calls of a message."""
-    # With no cache, a query or an update during a local activity now and then trips the SDK ("Attempted to check for
-    # LA marker handling in invalid state"); every history is replayed afterwards in any case.
-    app.max_cached_workflows = 100
-    monkeypatch.setattr(graphs, "EXECUTION", request.param)
-    return str(request.param)
-
-
-@asynccontextmanager
-async def paused(
-    app: App, graph: CompiledGraph, count: int = 1, **options: Any
-) -> AsyncIterator[tuple[str, RunHandle]]:
-    """A run of ``graph`` that waits for ``count`` answers, with a worker."""
-    thread_id = app.thread()
-    async with app.worker(graph):
-        run = await app.start(graph.name, thread_id, **options)
-        await until_paused(run, count)
-        yield thread_id, run
-
-
-async def until_paused(run: RunHandle, count: int = 1) -> None:
-    async def enough() -> bool:
-        return len(await run.interrupts()) == count
-
-    await eventually(enough)
-
-
-def results(state: AgentState) -> list[str]:
-    return [message.text() for message in state.context if message.role == "tool"]
+pytestmark = pytest.mark.usefixtures("execution", "keeps_workflows")
 
 
 async def test_a_tool_asks_and_finished_siblings_do_not_run_again(app: App) -> None:
@@ -345,104 +302,6 @@ async def test_pauses_per_run(app: App) -> None:
         await run.answer(None)
         await run.result()
     assert (await app.state(thread_id)).context[-1].text() == "hello"
-
-
-async def test_a_new_message_on_a_paused_thread(app: App) -> None:
-    def ask() -> str:
-        return str(interrupt("really?"))
-
-    def find() -> str:
-        return "found"
-
-    graph = agent([ask, find], [call("ask", "1"), call("find", "2")], answer="moved on", once=True)
-    async with paused(app, graph) as (thread_id, run):
-        await run.workflow.terminate()
-        with pytest.raises(RunFailed, match=r"waits for an answer to int_\w+ \(input_required\)"):
-            await (await app.start("agent", thread_id, "something else")).result()
-        await (await app.start("agent", thread_id, "never mind", config={"drop_interrupts": True})).result()
-    state = await app.state(thread_id)
-    assert [m.role for m in state.context][:5] == ["user", "assistant", "tool", "tool", "user"]
-    assert "dropped" in results(state)[0]
-    assert results(state)[1] == "found"
-
-
-async def test_a_thread_that_was_left_paused_can_be_resumed_by_a_new_run(app: App) -> None:
-    def ask() -> str:
-        return f"answer: {interrupt('?')}"
-
-    graph = agent([ask], [call("ask", "1")])
-    async with paused(app, graph) as (thread_id, run):
-        await run.workflow.terminate()
-        again = await app.start("agent", thread_id, None)  # waits again
-        await until_paused(again)
-        await again.workflow.terminate()
-        with pytest.raises(RunFailed, match="its open interrupts are int_"):
-            await _resume_with_a_wrong_id(app, thread_id)
-        await (await app.start("agent", thread_id, None, resume="42")).result()
-        with pytest.raises(RunFailed, match="there is nothing to resume"):
-            await (await app.start("agent", thread_id, None, resume="43")).result()
-    assert results(await app.state(thread_id)) == ["answer: 42"]
-
-
-async def _resume_with_a_wrong_id(app: App, thread_id: str) -> None:
-    try:
-        await app.client.execute_workflow(
-            "GraphRun",
-            {"graph": "agent", "thread_id": thread_id, "input": {"resume": 1, "interrupt_id": "int_x"}},
-            id=f"thread-{thread_id}",
-            task_queue=app.queue,
-        )
-    except WorkflowFailureError as exc:
-        raise RunFailed(str(exc.cause)) from exc
-
-
-async def test_stop_while_paused(app: App) -> None:
-    def ask() -> str:
-        return str(interrupt("?"))
-
-    async with paused(app, agent([ask], [call("ask", "1")], answer="next", once=True)) as (thread_id, run):
-        await run.stop()
-        with pytest.raises(RunStopped):
-            await run.result()
-        meta = (await app.state(thread_id)).execution_meta
-        assert (meta.status, meta.interrupt_reason) == ("interrupted_after", "stop_requested")
-        await (await app.start("agent", thread_id, "again")).result()
-    assert "cancelled" in results(await app.state(thread_id))[0]
-
-
-async def test_the_worker_is_replaced_while_paused_and_the_graph_changed(app: App) -> None:
-    def ask() -> str:
-        return str(interrupt("?"))
-
-    thread_id = app.thread()
-    async with app.worker(agent([ask], [call("ask", "1")])):
-        run = await app.start("agent", thread_id)
-        await until_paused(run)
-    await run.workflow.signal("resume", {"value": "yes"})
-    async with app.worker(agent([ask], [call("ask", "1")], answer="a new graph answers")):
-        await run.result()
-    state = await app.state(thread_id)
-    assert results(state) == ["yes"]
-    assert state.context[-1].text() == "a new graph answers"
-
-
-async def test_a_paused_node_that_is_gone_is_a_clear_error(app: App) -> None:
-    def ask(state: AgentState) -> str:
-        return str(interrupt("?"))
-
-    def graph(name: str) -> CompiledGraph:
-        builder = StateGraph(name="g")
-        builder.add_node(name, ask).set_entry_point(name)
-        return builder.compile()
-
-    thread_id = app.thread()
-    async with app.worker(graph("old")):
-        run = await app.start("g", thread_id)
-        await until_paused(run)
-    async with app.worker(graph("new")):
-        await run.workflow.signal("resume", {"value": "yes"})
-        with pytest.raises(RunFailed, match="node:old"):
-            await run.result()
 
 
 async def test_interrupt_outside_a_run() -> None:

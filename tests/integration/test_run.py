@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import operator
 import threading
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ApplicationError
 
 from tenxgraph_temporal import (
     END,
@@ -26,44 +24,16 @@ from tenxgraph_temporal import (
     create_handoff_tool,
     workflow_id_of,
 )
-from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.errors import InputError
 
-from ..support import graphs
 from ..support.app import App, activities
-from ..support.graphs import agent, asks, call, wants_tools
+from ..support.graphs import Counted, agent, asks, call, line, texts, wants_tools
 
-
-@pytest.fixture(params=["activity", "batch"], autouse=True)
-def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test runs with one activity per call, and with one for all calls of a message."""
-    monkeypatch.setattr(graphs, "EXECUTION", request.param)
-    return str(request.param)
-
-
-class Counted(AgentState):
-    count: int = 0
-    log: Annotated[list[str], operator.add] = []
+pytestmark = pytest.mark.usefixtures("execution")
 
 
 class Big(AgentState):
     blob: str = ""
-
-
-def line(*nodes: Any, state: type[AgentState] = AgentState, name: str = "line") -> Any:
-    """Nodes one after the other."""
-    builder = StateGraph(state, name=name)
-    names = [f"n{i}" for i in range(len(nodes))]
-    for node_name, node in zip(names, nodes, strict=True):
-        builder.add_node(node_name, node)
-    builder.set_entry_point(names[0])
-    for source, target in zip(names, [*names[1:], END], strict=True):
-        builder.add_edge(source, target)
-    return builder.compile()
-
-
-def texts(state: AgentState) -> list[str]:
-    return [f"{message.role}: {message.text()}" for message in state.context]
 
 
 async def test_a_conversation_with_tools(app: App) -> None:
@@ -258,82 +228,6 @@ async def test_sync_code_runs_in_threads_and_blocks_nobody(app: App) -> None:
     assert all(name == "tool 'wait'" for name in names), names
 
 
-async def test_recursion_limit(app: App) -> None:
-    builder = StateGraph(Counted, name="loop")
-
-    def again(state: Counted) -> Command:
-        return Command(update={"count": state.count + 1}, goto="again")
-
-    builder.add_node("again", again)
-    builder.set_entry_point("again")
-    thread_id = app.thread()
-    async with app.worker(builder.compile()):
-        run = await app.start("loop", thread_id, config={"recursion_limit": 4})
-        with pytest.raises(RunFailed, match="recursion_limit") as failure:
-            await run.result()
-    assert failure.value.code == "RECURSION_001"
-    state = await app.state(thread_id, Counted)
-    assert state.count == 4
-    assert state.execution_meta.status == "error"
-    assert "RECURSION_001" in state.execution_meta.internal_data["error"]
-
-
-async def test_a_node_that_raises_fails_the_run_readably(app: App) -> None:
-    def broken(state: AgentState) -> None:
-        raise LookupError("no such customer")
-
-    thread_id = app.thread()
-    async with app.worker(line(broken)):
-        run = await app.start("line", thread_id)
-        with pytest.raises(WorkflowFailureError) as failure:
-            await run.workflow.result()
-    cause = failure.value.cause
-    assert isinstance(cause, ApplicationError)
-    assert cause.type == "NODE_001"
-    assert "node 'n0' failed: LookupError: no such customer" in cause.message
-    meta = (await app.state(thread_id)).execution_meta
-    assert (meta.status, meta.current_node) == ("error", "n0")
-    assert "no such customer" in meta.internal_data["error"]
-
-
-async def test_a_failed_run_goes_on_from_where_it_stood(app: App) -> None:
-    fail = True
-    visits: list[str] = []
-
-    def first(state: AgentState) -> None:
-        visits.append("first")
-
-    def second(state: AgentState) -> str:
-        visits.append("second")
-        if fail:
-            raise RuntimeError("not today")
-        return "made it"
-
-    thread_id = app.thread()
-    async with app.worker(line(first, second)):
-        with pytest.raises(RunFailed):
-            await (await app.start("line", thread_id)).result()
-        fail = False
-        await (await app.start("line", thread_id, None)).result()
-    assert visits == ["first", "second", "second"]
-    state = await app.state(thread_id)
-    assert texts(state) == ["user: hi", "assistant: made it"]
-    assert "error" not in state.execution_meta.internal_data
-
-
-async def test_a_router_that_names_no_node(app: App) -> None:
-    builder = StateGraph(name="g")
-    builder.add_node("a", lambda state: "done with a")
-    builder.set_entry_point("a").add_conditional_edges("a", lambda state: "nowhere")
-    thread_id = app.thread()
-    async with app.worker(builder.compile()):
-        run = await app.start("g", thread_id)
-        with pytest.raises(RunFailed, match=r"'nowhere', which is no node of graph 'g' \(a\)") as failure:
-            await run.result()
-    assert failure.value.code == "GRAPH_ROUTING_001"
-    assert texts(await app.state(thread_id))[-1] == "assistant: done with a"  # the step's outcome is kept
-
-
 async def test_one_run_per_thread(app: App) -> None:
     release = asyncio.Event()
 
@@ -358,35 +252,6 @@ async def test_a_workflow_id_that_would_not_exclude(app: App) -> None:
                 "GraphRun", {"graph": "line", "thread_id": "t1"}, id=f"own-{app.thread()}", task_queue=app.queue
             )
     assert workflow_id_of("t1") in str(failure.value.cause)
-
-
-@pytest.mark.parametrize(
-    ("entered", "message"),
-    [
-        ({"input": {}}, "has no messages yet"),
-        ({"input": {"messages": 5}}, "pass a list of messages"),
-        ({"input": {"messages": [{"role": "wizard"}]}}, r"input\['messages'\]\[0\] is no message: role"),
-        ({"input": {"message": "hi"}}, "it takes 'messages' and 'state'"),
-        ({"input": {"messages": ["hi"], "state": {"colour": 1}}}, "has no field colour"),
-        ({"graph": "other", "input": {"messages": ["hi"]}}, r"hosts no graph 'other' \(it hosts line\)"),
-        ({"graph": 7}, "graph"),
-        ({"thread_id": "x" * 300, "input": {"messages": ["hi"]}}, "255"),
-    ],
-)
-async def test_wrong_input_is_a_clear_failure(app: App, entered: dict[str, Any], message: str) -> None:
-    thread_id = entered.get("thread_id") or app.thread()
-    async with app.worker(line(lambda state: None)):
-        with pytest.raises(WorkflowFailureError) as failure:
-            await app.client.execute_workflow(
-                "GraphRun",
-                {"graph": "line", "thread_id": thread_id, **entered},
-                id=workflow_id_of(thread_id),
-                task_queue=app.queue,
-            )
-    import re
-
-    assert re.search(message, str(failure.value.cause)), failure.value.cause
-    assert await app.store.load_head(thread_id[:255], None) is None
 
 
 async def test_history_holds_ids_only_and_does_not_grow_with_the_state(app: App, execution: str) -> None:
@@ -441,14 +306,6 @@ async def test_a_5_mb_state_field(app: App) -> None:
     state = await app.state(thread_id, Big)
     assert [m.text() for m in state.context if m.role == "tool"] == ["5000000"]
     assert len((await run.workflow.fetch_history()).to_json()) < 60_000
-
-
-async def test_config_that_makes_no_sense_falls_back(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    config = {"recursion_limit": "many", "node_timeout": "soon", "tool_timeout": True}
-    await app.run(agent([], answer="fine"), config=config)
-    warnings = " ".join(record.message for record in caplog.records)
-    assert "recursion_limit='many'" in warnings
-    assert "node_timeout='soon'" in warnings
 
 
 async def test_deadlines(app: App) -> None:

@@ -8,33 +8,15 @@ from datetime import timedelta
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from tenxgraph_temporal import (
-    END,
-    AgentState,
-    InterruptExpired,
-    OnTimeout,
-    RunHandle,
-    StateGraph,
-    interrupt,
-)
+from tenxgraph_temporal import END, InterruptExpired, OnTimeout, RunHandle, StateGraph, interrupt
 from tenxgraph_temporal.runtime.client import RunFailed
 from tenxgraph_temporal.runtime.devstack import skip_time
 
 from ..support.app import App, eventually
-from ..support.graphs import agent, call
+from ..support.graphs import agent, call, results
+from ..support.pausing import until_paused
 
 DAY = 86_400.0
-
-
-def results(state: AgentState) -> list[str]:
-    return [message.text() for message in state.context if message.role == "tool"]
-
-
-async def paused(app: App, run: RunHandle, questions: int = 1) -> None:
-    async def all_open() -> bool:
-        return len(await run.interrupts()) == questions
-
-    await eventually(all_open)
 
 
 async def elapsed(run: RunHandle) -> timedelta:
@@ -64,7 +46,7 @@ async def test_each_question_has_its_own_deadline_of_days(app: App) -> None:
         agent([default, error, caught], [call("default", "1"), call("error", "2"), call("caught", "3")])
     ):
         run = await app.start("agent", thread_id)
-        await paused(app, run, 3)
+        await until_paused(run, 3)
         await skip_time(app.client, run.workflow)
         await run.result()
     first, second, third = results(await app.state(thread_id))
@@ -81,7 +63,7 @@ async def test_a_run_fails_after_a_week_without_an_answer(app: App) -> None:
     thread_id = app.thread()
     async with app.worker(agent([ask], [call("ask", "1")])):
         run = await app.start("agent", thread_id)
-        await paused(app, run)
+        await until_paused(run)
         await skip_time(app.client, run.workflow)
         with pytest.raises(RunFailed, match=r"nobody answered .* within 7 days"):
             await run.result()
@@ -95,7 +77,7 @@ async def test_a_deadline_that_passes_while_no_worker_is_up(app: App) -> None:
     thread_id = app.thread()
     async with app.worker(asks):
         run = await app.start("asks", thread_id)
-        await paused(app, run)
+        await until_paused(run)
 
     async def fired() -> bool:
         # Asked again and again: without a worker, the server has been seen to do nothing about the first time.
@@ -120,7 +102,7 @@ async def test_an_answer_in_time_stops_the_clock(app: App) -> None:
     thread_id = app.thread()
     async with app.worker(agent([ask], [call("ask", "1", name="a"), call("ask", "2", name="b")])):
         run = await app.start("agent", thread_id)
-        await paused(app, run, 2)
+        await until_paused(run, 2)
         first = next(ref for ref in await run.interrupts() if ref.tool_call_id == "1")
         await run.answer("ada", interrupt_id=first.interrupt_id)
         await skip_time(app.client, run.workflow)

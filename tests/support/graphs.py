@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -102,3 +103,30 @@ story = agent(
     name="story",
     answer="Your card was charged.",
 )
+
+
+def results(state: AgentState) -> list[str]:
+    """What the model was told, call by call."""
+    return [message.text() for message in state.context if message.role == "tool"]
+
+
+class Counted(AgentState):
+    count: int = 0
+    log: Annotated[list[str], operator.add] = []
+
+
+def line(*nodes: Any, state: type[AgentState] = AgentState, name: str = "line") -> Any:
+    """Nodes one after the other."""
+    builder = StateGraph(state, name=name)
+    names = [f"n{i}" for i in range(len(nodes))]
+    for node_name, node in zip(names, nodes, strict=True):
+        builder.add_node(node_name, node)
+    builder.set_entry_point(names[0])
+    for source, target in zip(names, [*names[1:], END], strict=True):
+        builder.add_edge(source, target)
+    return builder.compile()
+
+
+def texts(state: AgentState) -> list[str]:
+    """The conversation, with who said what."""
+    return [f"{message.role}: {message.text()}" for message in state.context]

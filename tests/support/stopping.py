@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -24,6 +25,15 @@ async def stopped(run: RunHandle, *, within: float) -> None:
         await run.result()
     assert time.monotonic() - started < within, time.monotonic() - started
     assert await status_of(run) == WorkflowExecutionStatus.CANCELED
+
+
+async def ended(run: RunHandle, *, within: float = 30) -> str:
+    """Wait for the end of a run; the status that its thread should have."""
+    try:
+        await asyncio.wait_for(run.result(), within)
+    except RunStopped:
+        return "interrupted_after"
+    return "completed"
 
 
 def results(state: AgentState) -> dict[str, str]:
