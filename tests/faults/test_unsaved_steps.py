@@ -40,12 +40,12 @@ async def saved(app: App, thread_id: str) -> list[str]:
     return [v.origin.commit_id for v in reversed(versions) if v.origin]
 
 
-async def unsaved_steps(cache: RedisCache, thread_id: str, at_least: int) -> None:
-    """Wait until a run is that far on from what is saved of it."""
+async def counted(cache: RedisCache, thread_id: str, at_least: int) -> None:
+    """Wait until a run of ``counter`` has come so far, by what the cache holds of it."""
 
     async def there() -> bool:
         snapshot = await cache.get(thread_id, "anonymous")
-        return snapshot is not None and snapshot.unsaved >= at_least
+        return snapshot is not None and snapshot.decode(Counted).count >= at_least
 
     await eventually(there)
 
@@ -183,7 +183,7 @@ async def test_a_stop_and_a_pause_save_where_they_are(app: App, cache: RedisCach
         config = {**FAST, "recursion_limit": 1000}
         run = await app.start("counter", stopped, config=config)
         waits = await app.start("counter", paused, config=config)
-        await unsaved_steps(cache, stopped, 3)
+        await counted(cache, stopped, 3)
         assert len(await saved(app, stopped)) == 1
         await run.stop()
         with pytest.raises(RunStopped):
@@ -198,7 +198,7 @@ async def test_a_stop_and_a_pause_save_where_they_are(app: App, cache: RedisCach
         assert (await app.state(paused, Counted)).count == 12
         assert len(await saved(app, paused)) == 2
         await waits.answer("yes")
-        await unsaved_steps(cache, paused, 2)
+        await counted(cache, paused, 14)
         await waits.stop()
         with pytest.raises(RunStopped):
             await waits.result()
@@ -211,7 +211,7 @@ async def test_a_terminated_runs_steps_are_found_by_the_next(app: App, cache: Re
     async with app.worker(graph, shared_cache=cache):
         config = {**FAST, "recursion_limit": 1000}
         run = await app.start("counter", thread_id, config=config)
-        await unsaved_steps(cache, thread_id, 6)
+        await counted(cache, thread_id, 6)
         await run.workflow.terminate("a test")
         before = (await app.state(thread_id, Counted)).count
         assert before == 0, "nothing but the begin is saved"
@@ -235,7 +235,7 @@ async def test_an_unsaved_run_loses_to_another_writer(app: App, cache: RedisCach
     graph, thread_id = counter(30, 0.02), app.thread()
     async with app.worker(graph, shared_cache=cache):
         run = await app.start("counter", thread_id, config={**FAST, "recursion_limit": 100})
-        await unsaved_steps(cache, thread_id, 3)
+        await counted(cache, thread_id, 3)
         async with app.store.pool.acquire() as connection:
             await connection.execute(
                 f'INSERT INTO "{app.store.schema}".states (thread_id, version, state_data) '
