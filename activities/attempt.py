@@ -134,6 +134,7 @@ async def run_code(
         DeadlineExceeded: Out of time.
         asyncio.CancelledError: The run is being stopped.
         CutShort: The worker is shutting down.
+        WorkerExhausted: There is no thread for it; it was not called.
         BaseException: Whatever the code raised.
     """
     call: ThreadCall | None = None

@@ -9,7 +9,7 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from ..runtime.errors import NodeError, NodeTimeoutError, TenxGraphError
+from ..runtime.errors import NodeError, NodeTimeoutError, TenxGraphError, WorkerExhausted
 from ..runtime.graph import CompiledGraph
 from ..runtime.graph.advance import advance, position_at
 from ..runtime.graph.node import Node, apply_result
@@ -156,7 +156,7 @@ class NodeRunner:
                 f"node {node.name!r} exceeded its node_timeout of {exc.seconds:g} s; raise it, or give what hangs "
                 "a timeout of its own"
             ) from None
-        except CutShort:
+        except (CutShort, WorkerExhausted):
             raise
         except asyncio.CancelledError:
             self._host.metrics.node_stopped.add(1, {"node": node.name})

@@ -16,6 +16,7 @@ from ..runtime.errors import (
     EncodingError,
     NodeTimeoutError,
     StoreUnavailable,
+    WorkerExhausted,
 )
 from ..runtime.interrupt import GraphInterrupt, InterruptRequest, Scope, answers_of, interrupt_scope
 from ..runtime.state import AgentState
@@ -162,7 +163,7 @@ class ToolCall(RecordedCall):
                 if self._shared is not None:  # the record commits with the tool's own statements
                     return await self._settle(result)
             return await self._settle(result)
-        except GraphInterrupt:
+        except (GraphInterrupt, WorkerExhausted):
             await claims.release()  # it is known not to have finished
             raise
         except LostRace:

@@ -3,6 +3,7 @@
     TenxGraphError
       RetryableError            the attempt may be repeated: nothing was decided
         StoreUnavailable        STORAGE_TRANSIENT_001
+        WorkerExhausted         WORKER_001       the worker has no thread left for sync code
       TerminalError             repeating it cannot help; a run that meets it fails
         GraphDefinitionError    GRAPH_001        a graph that cannot be built
         UnknownGraphError       GRAPH_002        this worker does not host that graph, node or tool
@@ -56,6 +57,12 @@ class StoreUnavailable(RetryableError):
     """The database could not be reached, or gave up on the transaction."""
 
     code = "STORAGE_TRANSIENT_001"
+
+
+class WorkerExhausted(RetryableError):
+    """The worker could not start a thread; the code that was to run in it has not begun."""
+
+    code = "WORKER_001"
 
 
 class TerminalError(TenxGraphError):

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .errors import WorkerExhausted
+
 
 class ThreadInterrupted(BaseException):
     """Raised inside a running function by ``ThreadCall.interrupt``; not an ``Exception``, like a cancel."""
@@ -22,6 +24,9 @@ class ThreadCall:
     """One call in a thread of its own; ``future`` has its result.
 
     The caller's context variables are visible in the thread.
+
+    Raises:
+        WorkerExhausted: The system refused the thread; the function was not called.
     """
 
     def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any], *, name: str) -> None:
@@ -31,7 +36,13 @@ class ThreadCall:
         self._running = True
         self._context = contextvars.copy_context()
         self._thread = threading.Thread(target=self._run, args=(function, kwargs), name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as exc:
+            raise WorkerExhausted(
+                f"{name} did not begin: {exc}; its worker is short of memory, or at its limit of threads: raise that, "
+                "or lower TENXGRAPH_MAX_CONCURRENT_ACTIVITIES"
+            ) from exc
 
     def interrupt(self) -> None:
         """Raise ``ThreadInterrupted`` in the function at its next bytecode, if it still runs."""

@@ -28,6 +28,8 @@ WORKER_SHUTDOWN = "WorkerShutdown"
 
 STORE_UNAVAILABLE = "STORAGE_TRANSIENT_001"
 """Failure type of an attempt that could not reach the database."""
+WORKER_EXHAUSTED = "WORKER_001"
+"""Failure type of an attempt whose worker could not start a thread for it."""
 UNREADABLE = "EncryptionError"
 """Type of what lies below the failure of an attempt whose worker could not decrypt the task."""
 TOOL_ERROR = "ToolError"

@@ -18,6 +18,7 @@ from ..runtime.wire import (
     TOOL_ERROR,
     UNBOUNDED,
     UNREADABLE,
+    WORKER_EXHAUSTED,
     WORKER_SHUTDOWN,
     Limits,
     Wire,
@@ -26,7 +27,7 @@ from ..runtime.wire import (
 T = TypeVar("T")
 
 _HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-_PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN)
+_PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN, WORKER_EXHAUSTED)
 """Failures that say nothing about the step: it is tried again for as long as it takes."""
 _LONGEST_PAUSE = timedelta(minutes=10)
 """How much later than a database that was away for half an hour or more a run may come back."""

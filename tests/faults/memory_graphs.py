@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import threading
 
-from tenxgraph_temporal import ToolContext
+from tenxgraph_temporal import END, AgentState, Message, StateGraph, ToolContext, ToolNode, tool
 
-from ..support.graphs import agent, call, world
+from ..support.graphs import agent, asks, call, wants_tools, world
 from ..support.world import do
 from .stop_graphs import tell
 
 MIB = 1024 * 1024
+_MORE = 768 * MIB
+"""What a tool may have before it is refused."""
+_PIECE = 512 * MIB
+"""Taken at a time, so that enough is left, when one is refused, for the other threads and the stacks of new ones. What
+was so large goes back to the system when it is freed, too; pieces of some MiB may stay with the allocator.
+"""
 
 
 def limit_memory(more: int) -> None:
@@ -23,19 +30,19 @@ def limit_memory(more: int) -> None:
 
 def hoard(context: ToolContext) -> str:
     """Takes whatever it can get, until it is refused."""
-    limit_memory(512 * MIB)
+    limit_memory(_MORE)
     do(world(), "hoard", attempt=context.attempt)
     kept = []
     while True:
-        kept.append(bytearray(16 * MIB))
+        kept.append(bytearray(_PIECE))
 
 
 async def async_hoard(context: ToolContext) -> str:
     await tell("async_hoard", attempt=context.attempt)
-    limit_memory(512 * MIB)
+    limit_memory(_MORE)
     kept = []
     while True:
-        kept.append(bytearray(16 * MIB))
+        kept.append(bytearray(_PIECE))
 
 
 async def beside(context: ToolContext) -> str:
@@ -53,6 +60,35 @@ def gulp(context: ToolContext) -> str:
         kept.append(b"\x01" * (4 * MIB))
     return f"took {len(kept) * 4} MiB in attempt {context.attempt}"
 
+
+async def crowd() -> str:
+    """From now on the system refuses this process a thread, for want of room for its stack."""
+    await tell("crowd")
+    threading.stack_size(1 << 46)
+    return "crowded"
+
+
+@tool(in_doubt="fail")
+def pay(context: ToolContext) -> str:
+    do(world(), "pay", attempt=context.attempt)
+    return "paid"
+
+
+async def crowded_model(state: AgentState) -> Message:
+    if state.context[-1].role == "tool":
+        return Message.text_message("done", role="assistant")
+    await crowd()
+    return asks(call("pay", "1"))
+
+
+_builder = StateGraph(AgentState, name="crowded_tool")
+_builder.add_node("model", crowded_model)
+_builder.add_node("tools", ToolNode([pay]))
+_builder.set_entry_point("model")
+_builder.add_conditional_edges("model", wants_tools, ["tools", END])
+_builder.add_edge("tools", "model")
+crowded_tool = _builder.compile()
+crowded_node = agent([crowd, pay], [call("crowd", "1")], [call("pay", "2")], name="crowded_node")
 
 hoarding = agent(
     [hoard, async_hoard, beside], [call("hoard", "1"), call("async_hoard", "2"), call("beside", "3")], name="hoarding"

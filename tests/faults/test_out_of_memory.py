@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from ..support.app import App
+import pytest
+
+from ..support.app import App, eventually
 from ..support.memory_limit import memory_limit
 from ..support.world import World
 from .memory_graphs import HERE, MIB
@@ -28,6 +30,27 @@ async def test_memory_that_is_refused_is_the_tools_error(app: App, world: World)
         assert third == "went on"
         assert state.execution_meta.status == "completed"
     assert dict(await world.counts()) == {"hoard": 2, "async_hoard": 2, "beside": 2}
+
+
+@pytest.mark.parametrize("graph", ["crowded_tool", "crowded_node"])
+async def test_a_worker_that_has_no_thread_left(app: App, world: World, graph: str) -> None:
+    """What it could not begin has not failed, nor is it in doubt: it is run by the next worker that can."""
+    thread_id = app.thread()
+
+    async def refused() -> bool:
+        pending = (await run.workflow.describe()).raw_description.pending_activities
+        return any(one.last_failure.application_failure_info.type == "WORKER_001" for one in pending)
+
+    async with app.process(f"{HERE}:{graph}", OUTSIDE_WORLD=world.address) as crowded:
+        run = await app.start(graph, thread_id)
+        await eventually(refused)
+        await crowded.terminate()
+    async with app.process(f"{HERE}:{graph}", OUTSIDE_WORLD=world.address):
+        await asyncio.wait_for(run.result(), 60)
+    state = await app.state(thread_id)
+    assert state.execution_meta.status == "completed"
+    assert state.context[-1].text() == "done"
+    assert dict(await world.counts()) == {"crowd": 1, "pay": 1}
 
 
 async def test_a_worker_that_the_kernel_kills_for_its_memory(app: App, world: World) -> None:
