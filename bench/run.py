@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from tenxgraph_temporal.worker import leave
+
 from .stage import Run, Stage, Work, stage
 
 WORKS = ("1x1", "5x3", "20x3", "5x20")
@@ -124,3 +126,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

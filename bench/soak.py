@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, GraphClient, RunHandle, StateGraph, interrupt
+from tenxgraph_temporal.worker import leave
 
 from .run import machine
 from .stage import Stage, Work, stage
@@ -117,3 +118,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
+import time
 from collections import Counter
 from typing import Any
 
@@ -49,6 +51,11 @@ async def test_stopped_at_a_hundred_instants(app: App, world: World) -> None:
     graph = short_run(world)
     ends: Counter[str] = Counter()
     problems: list[str] = []
+
+    async def whole() -> float:
+        started = time.monotonic()
+        await (await app.start("short", app.thread())).result()
+        return time.monotonic() - started
 
     async def one(delay: float) -> None:
         thread_id = app.thread()
@@ -98,11 +105,12 @@ async def test_stopped_at_a_hundred_instants(app: App, world: World) -> None:
             problems.append(f"{thread_id}: versions {versions}")
 
     async with app.worker(graph, max_cached_workflows=1000):
+        usual = statistics.median(await asyncio.gather(*(whole() for _ in range(10))))
         for _ in range(10):
-            await asyncio.gather(*(one(rng.uniform(0, 0.9)) for _ in range(10)))
-    print(ends)
+            await asyncio.gather(*(one(rng.uniform(0, 1.3 * usual)) for _ in range(10)))
+    print(usual, ends)
     assert not problems, "\n".join(problems)
-    assert ends["completed"] >= 1 and ends["interrupted_after"] > 30, ends
+    assert ends["completed"] >= 1 and ends["interrupted_after"] > 20, ends
     done = Counter(entry["body"]["key"] for entry in await world.log())
     assert max(done.values()) == 1, done.most_common(3)
 
