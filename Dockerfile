@@ -2,8 +2,8 @@
 ARG PYTHON_VERSION=3.13
 
 FROM python:${PYTHON_VERSION}-slim AS build
-# More extras: --build-arg EXTRAS=cli,encryption,openai
-ARG EXTRAS=cli,encryption
+# More extras: --build-arg EXTRAS=cli,encryption,uvloop,openai
+ARG EXTRAS=cli,encryption,uvloop
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/tenxgraph
 WORKDIR /src

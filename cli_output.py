@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from temporalio.service import RPCError
 
+from .runtime import event_loop
 from .runtime.errors import SettingsError, TenxGraphError
 from .runtime.settings import Settings
 from .runtime.storage import Store, open_store
@@ -151,7 +151,7 @@ def parse_duration(text: str, option: str) -> timedelta:
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work; Temporal's refusals become errors of ours."""
     try:
-        return asyncio.run(work)
+        return event_loop.run(work)
     except RPCError as exc:
         raise CommandError(f"Temporal refused: {exc.message or exc.status.name}") from exc
     except KeyboardInterrupt:

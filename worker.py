@@ -27,6 +27,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from .plugin import TenxGraphPlugin
+from .runtime import event_loop
 from .runtime.connect import connect
 from .runtime.errors import GraphDefinitionError, SchemaError, TenxGraphError
 from .runtime.faults import Faults
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.from_env()
         set_up_logging(level=settings.log_level, as_json=settings.log_format == "json")
-        asyncio.run(serve([load_graph(spec) for spec in options.graphs], settings))
+        event_loop.run(serve([load_graph(spec) for spec in options.graphs], settings))
     except TenxGraphError as exc:
         print(f"worker: {exc}", file=sys.stderr)  # noqa: T201
         return 1

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from tenxgraph_temporal.runtime import event_loop
 from tenxgraph_temporal.worker import leave
 
 from .stage import Run, Stage, Work, stage
@@ -78,7 +79,9 @@ async def measure(on: Stage, work: Work, *, runs: int, total: int, rounds: int) 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     gigabytes = psutil.virtual_memory().total / 1e9
-    return {"cpus": psutil.cpu_count(), "memory_gb": round(gigabytes), "python": platform.python_version()}
+    loop = "asyncio" if event_loop.loop_factory() is None else "uvloop"
+    python = platform.python_version()
+    return {"cpus": psutil.cpu_count(), "memory_gb": round(gigabytes), "python": python, "event_loop": loop}
 
 
 def show(result: dict[str, Any]) -> None:
@@ -121,7 +124,7 @@ def main() -> None:
     options = parser.parse_args()
     works = [Work.parse(text) for text in options.work or WORKS]
     sizes = {"runs": options.runs, "total": options.total, "rounds": options.rounds}
-    asyncio.run(bench(works, as_json=options.json, **sizes))
+    event_loop.run(bench(works, as_json=options.json, **sizes))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, GraphClient, RunHandle, StateGraph, interrupt
+from tenxgraph_temporal.runtime import event_loop
 from tenxgraph_temporal.worker import leave
 
 from .run import machine
@@ -113,7 +114,7 @@ def main() -> None:
     parser.add_argument("--paused", type=int, default=0, help="runs that wait for a person")
     parser.add_argument("--cached", type=int, default=500, help="workflows that the worker keeps")
     options = parser.parse_args()
-    print(json.dumps(asyncio.run(soak(options.runs, options.paused, options.cached)), indent=2))
+    print(json.dumps(event_loop.run(soak(options.runs, options.paused, options.cached)), indent=2))
 
 
 if __name__ == "__main__":
