@@ -8,7 +8,7 @@ from temporalio.client import WorkflowFailureError
 from tenxgraph_temporal import AgentState, CompiledGraph, StateGraph, interrupt
 from tenxgraph_temporal.runtime.client import RunFailed, RunStopped
 
-from ..support.app import App
+from ..support.app import App, eventually
 from ..support.graphs import agent, call, results
 from ..support.pausing import paused, until_paused
 
@@ -22,8 +22,12 @@ async def test_a_new_message_on_a_paused_thread(app: App) -> None:
     def find() -> str:
         return "found"
 
+    async def has_found() -> bool:
+        return any(record.tool == "find" for record in await app.store.calls(thread_id))
+
     graph = agent([ask, find], [call("ask", "1"), call("find", "2")], answer="moved on", once=True)
     async with paused(app, graph) as (thread_id, run):
+        await eventually(has_found)
         await run.workflow.terminate()
         with pytest.raises(RunFailed, match=r"waits for an answer to int_\w+ \(input_required\)"):
             await (await app.start("agent", thread_id, "something else")).result()
