@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from tenxgraph_temporal.runtime.errors import EncodingError
 from tenxgraph_temporal.runtime.state.encoding import changes, dump_json, load_json
 
+# Postgres holds no NUL: what is stored in its place is not what is tested here.
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    st.none() | st.booleans() | st.integers(-99, 99) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=6,
 )
 states = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
