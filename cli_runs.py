@@ -31,7 +31,6 @@ from .cli_output import (
 from .runtime.client import GraphClient, RunFailed, RunHandle, RunStopped
 from .runtime.connect import connect
 from .runtime.doctor import poller_count
-from .runtime.errors import TenxGraphError
 from .runtime.progress import StepEvent, follow, pending_steps
 from .runtime.settings import Settings
 from .runtime.state import Message
@@ -227,10 +226,7 @@ async def _stop(thread_id: str, user_id: str | None, *, wait: bool, as_json: boo
     handle = GraphClient(client).handle(thread_id, user_id=user_id)
     if not await run_is_open(client, thread_id):  # the server accepts a second cancel of a run that was stopped
         raise CommandError(f"no run of thread {thread_id!r} is open (workflow {handle.workflow.id})")
-    try:
-        await handle.stop()
-    except RPCError as exc:
-        raise _not_open(thread_id, exc) from exc
+    await handle.stop()
     status = "stop requested"
     if wait:
         status = "stopped"
@@ -277,19 +273,10 @@ async def _resume(
     thread_id: str, user_id: str | None, value: Any, interrupt_id: str | None, *, checked: bool
 ) -> str | None:
     handle = GraphClient(await connect()).handle(thread_id, user_id=user_id)
-    try:
-        if checked:
-            return await handle.answer(value, interrupt_id=interrupt_id)
-        await handle.signal(value, interrupt_id=interrupt_id)
-    except RPCError as exc:
-        raise _not_open(thread_id, exc) from exc
+    if checked:
+        return await handle.answer(value, interrupt_id=interrupt_id)
+    await handle.signal(value, interrupt_id=interrupt_id)
     return interrupt_id
-
-
-def _not_open(thread_id: str, exc: RPCError) -> TenxGraphError:
-    if exc.status != RPCStatusCode.NOT_FOUND:
-        return CommandError(f"Temporal refused: {exc.message or exc.status.name}")
-    return CommandError(f"no run of thread {thread_id!r} is open (workflow {workflow_id_of(thread_id)}): {exc.message}")
 
 
 async def run_is_open(client: Client, thread_id: str) -> bool:

@@ -11,7 +11,7 @@ from temporalio import activity
 
 from ..runtime.errors import InputError, StaleStateError, problems
 from ..runtime.graph import CompiledGraph
-from ..runtime.graph.advance import enter
+from ..runtime.graph.advance import enter, is_answered
 from ..runtime.interrupt import InterruptRequest, answer_problem, open_requests, show_requests, take_answer
 from ..runtime.limits import RunConfig
 from ..runtime.state import END, START, AgentState, ExecutionStatus, Message
@@ -88,6 +88,7 @@ class RunBegin:
                 f"input has {', '.join(map(repr, sorted(unknown)))}; it takes 'messages' and 'state', or 'resume'"
             )
         meta = state.execution_meta
+        _check_gates(graph, task.config)
         requests = self._resumed(state, task)
         paused = meta.is_interrupted
         entries: list[LedgerEntry] = []
@@ -116,6 +117,8 @@ class RunBegin:
             raise InputError(f"input['state'] does not fit: {problems(exc)}") from exc
         if meta.current_node == START:
             meta.current_node = await graph.entry(state)
+        elif (at := graph.nodes.get(meta.current_node)) and at.tools is not None and is_answered(state):
+            meta.current_node = await graph.next_node(state, at.name)  # where its run ended without getting there
         return requests, entries, not paused
 
     def _resumed(self, state: AgentState, task: BeginTask) -> list[InterruptRequest]:
@@ -146,6 +149,15 @@ class RunBegin:
             raise InputError(f"the answer does not fit the interrupt's response_schema: {problem}")
         take_answer(state, matching[0], task.input["resume"])
         return [request for request in requests if request is not matching[0]]
+
+
+def _check_gates(graph: CompiledGraph, config: Mapping[str, Any]) -> None:
+    """Unlike other wrong settings, these do not fall back: somebody wants to look before the run goes on."""
+    for key in ("interrupt_before", "interrupt_after"):
+        value = config.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(name, str) and name in graph.nodes for name in value):
+            known = ", ".join(graph.nodes)
+            raise InputError(f"config[{key!r}]={value!r} is not a list of nodes of graph {graph.name!r} ({known})")
 
 
 async def _pass_finished_node(graph: CompiledGraph, state: AgentState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +25,7 @@ from ..runtime.telemetry import Metrics
 from ..runtime.telemetry.store_spans import with_spans
 from ..runtime.telemetry.tracing import Tracing
 from ..runtime.wire import RunTask
+from .attempt import CutShort
 from .observe import observed, show_outcome
 
 T = TypeVar("T")
@@ -123,6 +125,11 @@ def boundary(method: Callable[[Self, Task], Awaitable[T]]) -> Callable[[Self, Ta
                 return result
         except TenxGraphError as exc:
             raise temporal_failure(exc) from exc
+        except asyncio.CancelledError:  # wherever it was: looking up, waiting for a claim, in a batch
+            details = activity.cancellation_details()
+            if details is not None and details.worker_shutdown:
+                raise CutShort(info.activity_type) from None
+            raise
         except SystemExit as exc:  # of a router, say; it would end the event loop
             raise temporal_failure(NodeError(f"{info.activity_type} raised {exc!r}")) from exc
 

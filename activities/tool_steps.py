@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from temporalio import activity
 
-from ..runtime.errors import NodeError
+from ..runtime.errors import NodeError, RoutingError, TerminalError
 from ..runtime.graph import CompiledGraph
 from ..runtime.graph.advance import advance, call_name, insert_answers, open_calls
 from ..runtime.interrupt import clear_answers
@@ -20,6 +21,8 @@ from ..runtime.tools.result import CallResult, call_metadata, failure, from_enve
 from ..runtime.wire import COMMIT_TOOLS_ACTIVITY, CommitToolsTask, Position, RunRef
 from .attempt import is_first_attempt
 from .host import Host, boundary
+
+logger = logging.getLogger(__name__)
 
 
 class ToolSteps:
@@ -123,7 +126,6 @@ class ToolSteps:
         if node is None or node.tools is None or message is None:
             return []
         recorded = await self._recorded(run, message, calls)
-        baseline = state.model_copy(deep=True)
         results, entries = [], []
         for call in calls:
             call_id, name = call["id"], call_name(call)
@@ -138,11 +140,28 @@ class ToolSteps:
                 entries.append(_entry(message.message_id, call_id, name, result, status="cancelled"))
             settle_identity(result.message, run.thread_id)
             results.append(result)
-        goto = merge_results(state, baseline, results, node=node.name)
+        goto = _merged_if_it_can_be(state, results, node.name)
         insert_answers(state, message.message_id, [result.message for result in results])
-        # The step is closed: a next run goes on behind it.
-        state.execution_meta.current_node = goto or await graph.next_node(state, node.name)
+        # The step is closed: a next run goes on behind it. A router may not expect calls that were cancelled.
+        state.execution_meta.current_node = node.name
+        try:
+            who = f"the Command of node {node.name!r}"
+            target = graph.checked(goto, who) if goto else await graph.next_node(state, node.name)
+            state.execution_meta.current_node = target
+        except RoutingError as exc:
+            logger.warning("thread %s: the next run has to find the node after %r: %s", run.thread_id, node.name, exc)
         return entries
+
+
+def _merged_if_it_can_be(state: AgentState, results: list[CallResult], node: str) -> str | None:
+    """As ``merge_results``; what cannot be joined is left out, for the step has to be closed."""
+    before, baseline = state.model_copy(deep=True), state.model_copy(deep=True)
+    try:
+        return merge_results(state, baseline, results, node=node)
+    except TerminalError as exc:
+        logger.warning("what the tools of node %r changed is lost, their results are not: %s", node, exc)
+        state.__dict__.update(before.__dict__)
+        return None
 
 
 def _entry(message_id: str, call_id: str, tool: str, result: CallResult, *, status: str | None = None) -> LedgerEntry:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -15,6 +24,9 @@ from .limits import UNSET, Unset
 from .search_attributes import attributes_of
 from .state import Message
 from .wire import WORKFLOW_TYPE, InterruptRef, RunInput, RunResult, workflow_id_of
+
+_QUERY_TIMEOUT = 5.0
+"""Seconds in which a worker tells what an open run waits for."""
 
 
 class RunFailed(TenxGraphError):
@@ -48,7 +60,8 @@ class RunHandle:
         """
         await self._check_user()
         try:
-            return await self.workflow.result()
+            with self._found():
+                return await self.workflow.result()
         except WorkflowFailureError as exc:
             cause = exc.cause
             if isinstance(cause, CancelledError):
@@ -65,9 +78,10 @@ class RunHandle:
         """
         await self._check_user()
         try:
-            answered: str = await self.workflow.execute_update(
-                "resume", {"interrupt_id": interrupt_id, "value": value, "by": by}, result_type=str
-            )
+            with self._found():
+                answered: str = await self.workflow.execute_update(
+                    "resume", {"interrupt_id": interrupt_id, "value": value, "by": by}, result_type=str
+                )
         except WorkflowUpdateFailedError as exc:
             cause = exc.cause
             raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from exc
@@ -76,18 +90,32 @@ class RunHandle:
     async def interrupts(self) -> list[InterruptRef]:
         """The open interrupts; what they ask is in the thread's state."""
         await self._check_user()
-        waiting: list[InterruptRef] = await self.workflow.query("interrupts", result_type=list[InterruptRef])
+        with self._found():
+            waiting: list[InterruptRef] = await self.workflow.query("interrupts", result_type=list[InterruptRef])
         return waiting
 
     async def stop(self) -> None:
         """Ask the run to stop: a Temporal cancellation."""
         await self._check_user()
-        await self.workflow.cancel()
+        with self._found():
+            await self.workflow.cancel()
 
     async def signal(self, value: Any, *, interrupt_id: str | None = None, by: str = "") -> None:
         """Answer as ``answer`` does, without a check and without a worker: kept until one is up."""
         await self._check_user()
-        await self.workflow.signal("resume", {"interrupt_id": interrupt_id, "value": value, "by": by})
+        with self._found():
+            await self.workflow.signal("resume", {"interrupt_id": interrupt_id, "value": value, "by": by})
+
+    @contextmanager
+    def _found(self) -> Iterator[None]:
+        try:
+            yield
+        except RPCError as exc:
+            if exc.status != RPCStatusCode.NOT_FOUND:
+                raise
+            raise InputError(
+                f"no run of thread {self.thread_id!r} is open (workflow {self.workflow.id}): {exc.message}"
+            ) from exc
 
     async def _check_user(self) -> None:
         """The owner is in the run's first event, which needs no worker to read."""
@@ -104,6 +132,14 @@ class RunHandle:
             if exc.status != RPCStatusCode.NOT_FOUND:
                 raise
         raise InputError(f"there is no run of thread {self.thread_id!r}")
+
+
+async def _open_interrupts(run: RunHandle) -> list[str]:
+    """Their ids; none where no worker is up to tell."""
+    try:
+        return [ref.interrupt_id for ref in await asyncio.wait_for(run.interrupts(), _QUERY_TIMEOUT)]
+    except (TenxGraphError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, TimeoutError):
+        return []
 
 
 class GraphClient:
@@ -132,8 +168,10 @@ class GraphClient:
         ``resume`` answers the interrupt of a thread whose run ended while it was paused; a run that is still open
         is answered through its handle. ``interrupt_id`` says which one, where several are open.
 
+        Where an open run waits for an answer, config ``{"drop_interrupts": True}`` stops it first.
+
         Raises:
-            InputError: A run of this thread is open; it must end first.
+            InputError: A run of this thread is open; says what it waits for, if it waits for a person.
         """
         entered: dict[str, Any] = {}
         if messages is not None:
@@ -151,10 +189,22 @@ class GraphClient:
         try:
             handle = await self._start(run_input)
         except WorkflowAlreadyStartedError as exc:
-            raise InputError(
-                f"a run of thread {thread_id!r} is open (workflow {exc.workflow_id}, run {exc.run_id}); wait for its "
-                "end, or stop it first"
-            ) from exc
+            current = self.handle(thread_id, user_id=user_id)
+            waits_for = await _open_interrupts(current)
+            if not (waits_for and run_input.config.get("drop_interrupts") is True):
+                what = f"waits for an answer to {', '.join(waits_for)}" if waits_for else "is open"
+                remedy = (
+                    "answer it, stop it, or drop the question with config {'drop_interrupts': True}"
+                    if waits_for
+                    else "wait for its end, or stop it first"
+                )
+                raise InputError(
+                    f"a run of thread {thread_id!r} {what} (workflow {exc.workflow_id}, run {exc.run_id}); {remedy}"
+                ) from exc
+            await current.stop()
+            with suppress(RunStopped, RunFailed):
+                await current.result()
+            handle = await self._start(run_input)
         return RunHandle(thread_id, handle)
 
     async def _start(self, run_input: RunInput) -> WorkflowHandle[Any, RunResult]:

@@ -8,6 +8,7 @@ in one node or tool are answered in order, one each.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,10 +22,9 @@ from jsonschema.exceptions import best_match
 from jsonschema.validators import validator_for
 from pydantic import BaseModel
 
-from .limits import Timeout, seconds
 from .state import AgentState, ExecutionStatus
 from .state.encoding import to_jsonable
-from .wire import InterruptRef
+from .wire import UNBOUNDED, InterruptRef
 
 INTERRUPT_REASON = "interrupt"
 """``execution_meta.interrupt_reason`` of such a pause."""
@@ -102,7 +102,7 @@ class Scope:
         message: str | None = None,
         reason: str = "input_required",
         response_schema: dict[str, Any] | None = None,
-        timeout: Timeout = None,
+        timeout: float | timedelta | None = None,
         on_timeout: Any = OnTimeout.ERROR,
     ) -> Any:
         """The answer to the question ``name`` of this scope.
@@ -110,7 +110,9 @@ class Scope:
         Raises:
             GraphInterrupt: There is none yet.
             InterruptExpired: Nobody answered in time.
+            ValueError: The question is wrong: its schema, its timeout, or what happens then.
         """
+        _check_question(response_schema, timeout, on_timeout)
         whose = f"tool:{self.tool_call_id}" if self.tool_call_id else f"node:{self.node}"
         key = f"{whose}:{name}"
         if key in self.answers:
@@ -128,10 +130,31 @@ class Scope:
             response_schema=response_schema,
             tool_call_id=self.tool_call_id,
             default=None if isinstance(on_timeout, OnTimeout) else to_jsonable(on_timeout),
-            timeout=seconds(timeout, default=None, name="timeout of interrupt()"),
+            timeout=_seconds(timeout),
             on_timeout=on_timeout.value if isinstance(on_timeout, OnTimeout) else "answer",
         )
         raise GraphInterrupt(request)
+
+
+def _check_question(response_schema: Any, timeout: Any, on_timeout: Any) -> None:
+    """A person is asked this, perhaps for days: what is wrong with it is said to who wrote it."""
+    if response_schema is not None:
+        try:
+            validator_for(response_schema).check_schema(response_schema)
+        except Exception as exc:  # whatever a schema makes the library do
+            said = exc.message if isinstance(exc, SchemaError) else f"{type(exc).__name__}: {exc}"
+            raise ValueError(f"the response_schema of interrupt() is no JSON Schema: {said}") from exc
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and not math.isnan(timeout)
+    if not (timeout is None or number or isinstance(timeout, timedelta)):
+        raise ValueError(f"the timeout of interrupt() is a number of seconds or a timedelta, not {timeout!r}")
+    if isinstance(on_timeout, str) and on_timeout in {choice.value for choice in OnTimeout}:
+        raise ValueError(f"on_timeout={on_timeout!r} would be taken as the answer; pass OnTimeout.{on_timeout.upper()}")
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    """Unlike a deadline of code, one that has passed is none: time is up at once."""
+    given = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    return None if given is None or given >= UNBOUNDED.total_seconds() else max(0.0, float(given))
 
 
 _scope: ContextVar[Scope | None] = ContextVar("tenxgraph_interrupt_scope", default=None)
@@ -163,11 +186,12 @@ def interrupt(
         message: The question, for people.
         reason: Why, for programs.
         response_schema: JSON Schema that the answer has to fit.
-        timeout: Seconds to wait; for ever by default.
+        timeout: Seconds to wait; for ever by default. Time that is up already expires at once.
         on_timeout: ``OnTimeout.ERROR``, ``OnTimeout.FAIL``, or the answer to take when time is up.
 
     Raises:
         RuntimeError: Called outside a node or tool.
+        ValueError: The schema, the timeout or ``on_timeout`` is wrong.
         InterruptExpired: Nobody answered in time.
     """
     scope = _scope.get()
@@ -232,8 +256,8 @@ def answer_problem(request: InterruptRequest, value: Any) -> str:
         return ""
     try:
         error = best_match(validator_for(request.response_schema)(request.response_schema).iter_errors(value))
-    except SchemaError as exc:
-        return f"the response_schema of {request.key} is itself wrong: {exc.message}"
+    except Exception as exc:  # a schema may still refer to what there is not
+        return f"the response_schema of {request.key} is itself wrong: {type(exc).__name__}: {exc}"
     if error is None:
         return ""
     where = "/".join(map(str, error.absolute_path))

@@ -201,6 +201,8 @@ class RunInput(Wire):
     position: Position | None = None
     answers: tuple[Answer, ...] = ()
     """Answers that were not used yet when the run continued as new."""
+    asked: bool = False
+    """Whether the run had asked anything by then."""
     shows_status: Literal["nowhere", "memo", "search_attributes"] = "nowhere"
     """Where the run keeps ``TenxStatus``, ``running`` or ``paused``. Search attributes must be registered."""
 

@@ -22,11 +22,13 @@ _MAX_IGNORED = 20
 class Answers:
     """Open interrupts and their answers. The first answer to an interrupt wins."""
 
-    def __init__(self, early: Iterable[Answer] = ()) -> None:
+    def __init__(self, early: Iterable[Answer] = (), *, asked: bool = False) -> None:
         self._open: dict[str, InterruptRef] = {}
         self._given: dict[str, Answer] = {}
         self._early: list[Answer] = list(early)
         self._used: set[str] = set()
+        self.asked = asked
+        """Whether the run has asked anything yet, also before it continued as new."""
         self.ignored_count = 0
         self.ignored: list[str] = []
 
@@ -54,6 +56,7 @@ class Answers:
     def open(self, ref: InterruptRef) -> None:
         """An interrupt waits from now on; an answer that came early is taken."""
         self._open[ref.interrupt_id] = ref
+        self.asked = True
         if self.answered(ref):
             return
         for answer in self._early:
@@ -88,7 +91,7 @@ class Answers:
                 raise ValueError(f"{len(waiting)} interrupts are open; name one as interrupt_id: {', '.join(waiting)}")
             return next(iter(waiting.values()), None)
         if answer.interrupt_id not in waiting and self.knows(answer.interrupt_id):
-            raise ValueError(f"interrupt {answer.interrupt_id} was answered already")
+            raise ValueError(f"interrupt {answer.interrupt_id} was answered already, or its time is up")
         return waiting.get(answer.interrupt_id)
 
     def give(self, ref: InterruptRef, answer: Answer) -> None:
@@ -108,6 +111,9 @@ class Answers:
             return
         if ref is not None:
             self.give(ref, answer)
+        elif answer.interrupt_id is None and (self.asked or any(one.interrupt_id is None for one in self._early)):
+            # Sent twice, or late: the next question would be answered by somebody who has not seen it.
+            self._ignore("no interrupt is open; name the one that is meant as interrupt_id")
         elif len(self._early) == _MAX_EARLY or sum(map(_size, [*self._early, answer])) > MAX_BYTES:
             self._ignore("too many answers that fit no open interrupt are kept already")
         else:

@@ -99,7 +99,7 @@ async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
         except ActivityError as exc:
             if not (isinstance(exc.cause, ApplicationError) and _passes(exc.cause)):
                 raise
-            if cancel_requested() and exc.cause.type == WORKER_SHUTDOWN:
+            if cancel_requested():  # it is spent: a pause here would not end, and the step be made once more
                 raise asyncio.CancelledError from exc
         await workflow.sleep(pause, summary="waiting for the database or a worker")
     raise AssertionError("pauses have no end")

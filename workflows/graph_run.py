@@ -62,7 +62,7 @@ class GraphRun:
         run = RunRef(graph=run_input.graph, user_id=run_input.user_id, run_id=info.first_execution_run_id)
         self._run = run.compact(workflow_run_id=info.run_id)
         start = run_input.position or Position(version=0, step=0, node="", next="begin")
-        self._answers = Answers(run_input.answers)
+        self._answers = Answers(run_input.answers, asked=run_input.asked)
         self._progress = Progress(self._run, start, self._answers, shows_status=run_input.shows_status)
         self._closing: asyncio.Task[Position] | None = None
 
@@ -94,7 +94,7 @@ class GraphRun:
                 )
             )
         ref = self._target(given)  # again: another answer may have come first
-        if ref is None:
+        if ref is None or self._closing is not None or self._progress.doomed:
             raise _refused("the run is not paused any more")
         self._answers.give(ref, given)
         return ref.interrupt_id
@@ -206,7 +206,8 @@ class GraphRun:
 
     def _roll_over(self) -> None:
         """Continue as new, at a moment when no handler runs. The position and unused answers go along."""
-        rest = {"input": {}, "position": self._progress.position, "answers": self._answers.unused}
+        answers = self._answers
+        rest = {"input": {}, "position": self._progress.position, "answers": answers.unused, "asked": answers.asked}
         workflow.continue_as_new(self._input.model_copy(update=rest))
 
     async def _failed(self, exc: ActivityError | ApplicationError) -> Position:

@@ -96,6 +96,8 @@ class Progress:
             )
         self.show()
         expired = not await self._answer_came(ref)
+        if expired or self.doomed:
+            self.answers.take(ref)  # from now on, nobody is told that an answer was accepted
         if self.doomed or (expired and ref.on_timeout == "fail"):
             when = f"within {timedelta(seconds=ref.timeout)}" if expired and ref.timeout else "before the run ended"
             raise ApplicationError(

@@ -39,12 +39,12 @@ async def advance(
             who = f"the Command of node {source!r}"
             target = graph.checked(goto, who) if goto else await graph.next_node(state, source)
             meta.step += 1
+            meta.current_node = target  # before it may be one step too many: the next run goes on from there
             if target != END and meta.step >= config.recursion_limit:
                 raise GraphRecursionError(
                     f"the run took {meta.step} steps without reaching END, at node {target!r}; "
                     "raise recursion_limit in the run's config, or give the graph a way out"
                 )
-            meta.current_node = target
             goto = _handoff(graph, state)
             if goto is None:
                 position = position_at(graph, state, config=config, version=version)
@@ -154,6 +154,11 @@ def answered_calls(messages: Sequence[Message]) -> set[str]:
         for block in message.content
         if isinstance(block, ToolResultBlock)
     }
+
+
+def is_answered(state: AgentState) -> bool:
+    """Whether the latest message with tool calls has an answer to each of them: its tool step is over."""
+    return any(m.role == "assistant" and m.tools_calls for m in state.context) and open_calls(state)[0] is None
 
 
 def insert_answers(state: AgentState, message_id: str, answers: Sequence[Message]) -> None:

@@ -35,12 +35,12 @@ class Edge:
             value = self.router(state)
             if inspect.isawaitable(value):
                 value = await value
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:  # the latter would end the worker
             raise RoutingError(
                 f"the router {_name(self.router)} after node {self.source!r} raised {type(exc).__name__}: {exc}"
             ) from exc
         if self.paths is not None:
-            if value in self.paths:
+            if isinstance(value, Hashable) and value in self.paths:
                 return self.paths[value]
             if value:
                 raise RoutingError(

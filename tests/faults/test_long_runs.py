@@ -67,6 +67,15 @@ async def executions(app: App, thread_id: str) -> list[Any]:
     return [e async for e in app.client.list_workflows(f'WorkflowId = "thread-{thread_id}"')]
 
 
+async def until_counted(app: App, thread_id: str, count: int) -> None:
+    async def there() -> bool:
+        if await app.store.load_head(thread_id, None) is None:
+            return False
+        return (await app.state(thread_id, Counted)).count >= count
+
+    await eventually(there, timeout=60)
+
+
 async def test_three_hundred_steps_over_many_histories(forgetful: App) -> None:
     app, thread_id = forgetful, forgetful.thread()
     async with app.worker(counter(300), max_cached_workflows=100):
@@ -94,7 +103,8 @@ async def test_a_stop_is_not_lost_in_a_roll_over(forgetful: App) -> None:
     async with app.worker(counter(100_000), max_cached_workflows=100):
         runs = [await app.start("counter", t, config={"recursion_limit": 1_000_000}) for t in threads]
 
-        await asyncio.sleep(2)
+        for thread_id in threads:
+            await until_counted(app, thread_id, 4)
         for index, run in enumerate(runs):
             await asyncio.sleep(0.037 * (index % 4))
             # as the CLI and the UI do: whichever execution is the current one
@@ -116,15 +126,7 @@ async def test_the_handle_of_the_start_stops_a_run_that_rolled_over(forgetful: A
     app, thread_id = forgetful, forgetful.thread()
     async with app.worker(counter(100_000), max_cached_workflows=100):
         run = await app.start("counter", thread_id, config={"recursion_limit": 1_000_000})
-
-        async def rolled_over() -> bool:
-            return (
-                (await app.state(thread_id, Counted)).count > 50
-                if await app.store.load_head(thread_id, None)
-                else False
-            )
-
-        await eventually(rolled_over)
+        await until_counted(app, thread_id, 50)
         await run.stop()
         with pytest.raises(RunStopped):
             await asyncio.wait_for(run.result(), 30)

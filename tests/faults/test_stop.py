@@ -11,13 +11,18 @@ from datetime import timedelta
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from tenxgraph_temporal import END, AgentState, StateGraph, ToolContext, tool
+from tenxgraph_temporal import END, AgentState, StateGraph, ToolContext, ToolNode, tool
 from tenxgraph_temporal.runtime.client import RunStopped
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
+from ..support import graphs
 from ..support.app import App, eventually
-from ..support.graphs import agent, call
+from ..support.graphs import agent, asks, call
 from ..support.stopping import assert_saved_as_stopped, results, status_of, stopped
+
+
+class Decided(AgentState):
+    decision: str = ""
 
 
 async def test_stop_reaches_every_kind_of_code(app: App) -> None:
@@ -221,3 +226,71 @@ async def test_terminate_and_a_new_run(app: App) -> None:
     assert state.execution_meta.status == "completed"
     assert results(state) == {"s": "worked", "q": "quick"}
     assert Counter(attempts) == {1: 2, 0: 1}
+
+
+async def test_stopped_where_the_way_on_needs_what_did_not_happen(app: App) -> None:
+    """Neither the router nor the reducer expects calls that were cancelled: the stop is a stop all the same."""
+    running = asyncio.Event()
+
+    async def decides(state: Decided) -> str:
+        running.set()
+        await asyncio.sleep(3600)
+        return "never"
+
+    def record(state: Decided) -> str:
+        state.decision = "no"
+        return "recorded"
+
+    def route(state: Decided) -> str:
+        return {"yes": "last"}[state.decision]
+
+    builder = StateGraph(Decided, name="g")
+    builder.add_node("model", lambda state: asks(call("record", "1"), call("decides", "2")))
+    builder.add_node("tools", ToolNode([decides, record])).add_node("last", lambda state: "done")
+    builder.set_entry_point("model").add_edge("model", "tools").add_edge("last", END)
+    builder.add_conditional_edges("tools", route)
+    thread_id = app.thread()
+    async with app.worker(builder.compile()):
+        run = await app.start("g", thread_id)
+        await running.wait()
+
+        async def has_recorded() -> bool:
+            return any(one.tool == "record" and one.status == "finished" for one in await app.store.calls(thread_id))
+
+        await eventually(has_recorded)
+        await stopped(run, within=6)
+        state = await app.state(thread_id, Decided)
+        assert_saved_as_stopped(state)
+        assert results(state)["1"] == "recorded"
+        assert "cancelled" in results(state)["2"]
+        nxt = await app.start("g", thread_id, "go on", state={"decision": "yes"})
+        await nxt.result()
+    assert (await app.state(thread_id, Decided)).context[-1].text() == "done"
+
+
+async def test_a_batch_that_a_shutdown_cuts_short_counts_as_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = asyncio.Event()
+    attempts: list[int] = []
+
+    async def waits(context: ToolContext) -> str:
+        attempts.append(context.attempt)
+        running.set()
+        if len(attempts) == 1:
+            await asyncio.sleep(3600)
+        return "done"
+
+    monkeypatch.setattr(graphs, "EXECUTION", "batch")
+    graph = agent([waits], [call("waits", "1")])
+    thread_id = app.thread()
+
+    async def last_failure() -> str:
+        pending = (await run.workflow.describe()).raw_description.pending_activities
+        return "".join(one.last_failure.application_failure_info.type for one in pending)
+
+    async with app.worker(graph, cancel_grace=timedelta(seconds=1)):
+        run = await app.start("agent", thread_id)
+        await running.wait()
+    assert await eventually(last_failure) == "WorkerShutdown"
+    async with app.worker(graph):
+        await run.result()
+    assert len(attempts) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tenxgraph_temporal.runtime.errors import InputError
 
 from ..support.app import App, eventually
 from ..support.graphs import agent, call, results
-from ..support.pausing import paused
+from ..support.pausing import paused, until_paused
 
 pytestmark = pytest.mark.usefixtures("execution", "keeps_workflows")
 
@@ -131,6 +132,55 @@ async def test_answers_that_fit_nothing_are_ignored_visibly(app: App) -> None:
     assert results(await app.state(thread_id)) == ["first"]
 
 
+async def test_an_answer_sent_twice_does_not_answer_the_next_question(app: App) -> None:
+    """Nobody has seen that one yet."""
+
+    def ask() -> str:
+        return f"{interrupt('first?')}, {interrupt('second?')}"
+
+    async with paused(app, agent([ask], [call("ask", "1")])) as (thread_id, run):
+        for _ in range(2):
+            await run.workflow.signal("resume", {"value": "yes"})
+
+        async def second_is_open() -> bool:
+            return [ref.key for ref in await run.interrupts()] == ["tool:1:1"]
+
+        await eventually(second_is_open)
+        status = await run.workflow.query("status")
+        assert status["ignored_answers"] == 1
+        assert "name the one that is meant" in status["last_ignored"][0]
+        await run.answer("no")
+        await run.result()
+    assert results(await app.state(thread_id)) == ["yes, no"]
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"response_schema": {"type": "strng"}}, "is no JSON Schema"),
+        ({"response_schema": {"type": "string", "pattern": "("}}, "is no JSON Schema"),
+        ({"response_schema": {"required": "approved"}}, "is no JSON Schema"),
+        ({"timeout": "soon"}, "is a number of seconds or a timedelta, not 'soon'"),
+        ({"timeout": True}, "is a number of seconds or a timedelta, not True"),
+        ({"timeout": 60, "on_timeout": "error"}, "pass OnTimeout.ERROR"),
+    ],
+)
+async def test_a_question_that_is_wrong_is_not_asked(app: App, question: dict[str, Any], said: str) -> None:
+    def ask() -> str:
+        return str(interrupt("?", **question))
+
+    _, state = await app.run(agent([ask], [call("ask", "1")]))
+    assert said in results(state)[0]
+
+
+async def test_time_that_is_up_already(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("?", timeout=timedelta(seconds=-5), on_timeout="the default"))
+
+    _, state = await app.run(agent([ask], [call("ask", "1")]))
+    assert results(state) == ["the default"]
+
+
 async def test_an_answer_that_is_too_large_is_refused(app: App) -> None:
     def ask() -> str:
         return str(len(interrupt("?")))
@@ -224,6 +274,37 @@ async def test_a_run_may_fail_when_nobody_answers(app: App) -> None:
     assert (await app.state(thread_id)).execution_meta.status == "error"
 
 
+async def test_a_run_that_fails_while_somebody_is_asked_says_why(app: App, execution: str) -> None:
+    """Not that nobody answered the one who is asked, who is not told either that an answer was accepted."""
+    may_end = asyncio.Event()
+
+    def ask() -> str:
+        return str(interrupt("?"))
+
+    async def slow() -> str:
+        await may_end.wait()
+        return "slow"
+
+    def ask_in_vain() -> str:
+        return str(interrupt("?", timeout=1, on_timeout=OnTimeout.FAIL))
+
+    turn = [call("ask", "1"), call("slow", "2"), call("ask_in_vain", "3")]
+    thread_id = app.thread()
+    async with app.worker(agent([ask, slow, ask_in_vain], turn)):
+        run = await app.start("agent", thread_id)
+        if execution == "batch":  # which asks when all its calls have been made
+            may_end.set()
+        await until_paused(run, 2)
+        (asked,) = [ref for ref in await run.interrupts() if ref.tool_call_id == "1"]
+        if execution != "batch":
+            await until_paused(run, 0)
+            with pytest.raises(InputError, match="answered already, or its time is up"):
+                await run.answer("late", interrupt_id=asked.interrupt_id)
+        may_end.set()
+        with pytest.raises(RunFailed, match=r"nobody answered interrupt int_\w+ \(tool:3:0\) within"):
+            await run.result()
+
+
 @pytest.mark.parametrize(
     ("answer", "expected", "ran_with"),
     [
@@ -302,6 +383,17 @@ async def test_pauses_per_run(app: App) -> None:
         await run.answer(None)
         await run.result()
     assert (await app.state(thread_id)).context[-1].text() == "hello"
+
+
+@pytest.mark.parametrize("wrong", ["model", ["modle"], ["model", 5], {"model": True}])
+async def test_a_pause_that_cannot_be_made_is_refused(app: App, wrong: Any) -> None:
+    """Where somebody wants to look first, going on all the same is the worst there is."""
+    thread_id = app.thread()
+    async with app.worker(agent([])):
+        run = await app.start("agent", thread_id, config={"interrupt_before": wrong})
+        with pytest.raises(RunFailed, match=r"is not a list of nodes of graph 'agent' \(model, tools\)") as failure:
+            await run.result()
+    assert failure.value.code == "GRAPH_003"
 
 
 async def test_interrupt_outside_a_run() -> None:

@@ -7,6 +7,7 @@ from temporalio.client import WorkflowFailureError
 
 from tenxgraph_temporal import AgentState, CompiledGraph, StateGraph, interrupt
 from tenxgraph_temporal.runtime.client import RunFailed, RunStopped
+from tenxgraph_temporal.runtime.errors import InputError
 
 from ..support.app import App, eventually
 from ..support.graphs import agent, call, results
@@ -36,6 +37,25 @@ async def test_a_new_message_on_a_paused_thread(app: App) -> None:
     assert [m.role for m in state.context][:5] == ["user", "assistant", "tool", "tool", "user"]
     assert "dropped" in results(state)[0]
     assert results(state)[1] == "found"
+
+
+async def test_a_new_message_while_the_run_waits(app: App) -> None:
+    def ask() -> str:
+        return str(interrupt("really?"))
+
+    graph = agent([ask], [call("ask", "1")], answer="moved on", once=True)
+    async with paused(app, graph) as (thread_id, run):
+        (ref,) = await run.interrupts()
+        with pytest.raises(InputError, match=f"waits for an answer to {ref.interrupt_id} .* drop the question"):
+            await app.start("agent", thread_id, "something else")
+        await (await app.start("agent", thread_id, "never mind", config={"drop_interrupts": True})).result()
+        with pytest.raises(RunStopped):
+            await run.result()
+        with pytest.raises(InputError, match=r"no run of thread .* is open"):
+            await run.signal("late")
+    state = await app.state(thread_id)
+    assert [m.role for m in state.context] == ["user", "assistant", "tool", "user", "assistant"]
+    assert state.context[-1].text() == "moved on"
 
 
 async def test_a_thread_that_was_left_paused_can_be_resumed_by_a_new_run(app: App) -> None:

@@ -8,11 +8,11 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from tenxgraph_temporal import AgentState, Command, StateGraph, workflow_id_of
+from tenxgraph_temporal import END, AgentState, Command, StateGraph, ToolNode, workflow_id_of
 from tenxgraph_temporal.runtime.client import RunFailed
 
 from ..support.app import App
-from ..support.graphs import Counted, agent, line, texts
+from ..support.graphs import Counted, agent, asks, call, line, texts
 
 pytestmark = pytest.mark.usefixtures("execution")
 
@@ -35,6 +35,61 @@ async def test_recursion_limit(app: App) -> None:
     assert state.count == 4
     assert state.execution_meta.status == "error"
     assert "RECURSION_001" in state.execution_meta.internal_data["error"]
+
+
+@pytest.mark.parametrize("limit", [1, 2])  # the model's step is the last one allowed, or the tools'
+async def test_the_run_after_one_that_took_too_many_steps(app: App, limit: int) -> None:
+    """It goes on from there: the model is not asked again for what it has asked for, nor is a tool run again."""
+    done: list[str] = []
+
+    def act() -> str:
+        done.append("act")
+        return "acted"
+
+    thread_id = app.thread()
+    async with app.worker(agent([act], [call("act", "1")])):
+        with pytest.raises(RunFailed, match="recursion_limit"):
+            await (await app.start("agent", thread_id, config={"recursion_limit": limit})).result()
+        await (await app.start("agent", thread_id, None)).result()
+    state = await app.state(thread_id)
+    assert [message.role for message in state.context] == ["user", "assistant", "tool", "assistant"]
+    assert done == ["act"]
+    assert state.execution_meta.status == "completed"
+
+
+async def test_the_run_after_one_whose_tools_led_nowhere(app: App) -> None:
+    """While the router is wrong it says so again, and adds nothing; corrected, it goes on behind the tools."""
+    correct = False
+    done: list[str] = []
+
+    def act() -> str:
+        done.append("act")
+        return "acted"
+
+    def route(state: AgentState) -> str:
+        return "last" if correct else "lost"
+
+    builder = StateGraph(name="g")
+    builder.add_node("model", lambda state: asks(call("act", "1")))
+    builder.add_node("tools", ToolNode([act])).add_node("last", lambda state: "done")
+    builder.set_entry_point("model").add_edge("model", "tools").add_edge("last", END)
+    builder.add_conditional_edges("tools", route)
+    thread_id = app.thread()
+    async with app.worker(builder.compile()):
+        for messages in ("hi", "again"):
+            with pytest.raises(RunFailed, match="leads to 'lost', which is no node") as failure:
+                await (await app.start("g", thread_id, messages)).result()
+            assert failure.value.code == "GRAPH_ROUTING_001"
+        correct = True
+        await (await app.start("g", thread_id, "once more")).result()
+    assert texts(await app.state(thread_id)) == [
+        "user: hi",
+        "assistant: ",
+        "tool: acted",
+        "user: once more",
+        "assistant: done",
+    ]
+    assert done == ["act"]
 
 
 async def test_a_node_that_raises_fails_the_run_readably(app: App) -> None:
