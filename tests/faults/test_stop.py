@@ -6,19 +6,41 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from tenxgraph_temporal import END, AgentState, StateGraph, ToolContext, ToolNode, tool
 from tenxgraph_temporal.runtime.client import RunStopped
+from tenxgraph_temporal.runtime.errors import StoreUnavailable
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
 from ..support import graphs
 from ..support.app import App, eventually
 from ..support.graphs import agent, asks, call
 from ..support.stopping import assert_saved_as_stopped, results, status_of, stopped
+
+
+@dataclass
+class Away:
+    """A store that cannot be reached by who was waiting for it when it is told to go on."""
+
+    store: Any
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def load_call(self, *arguments: Any) -> Any:
+        if not self.goes_on.is_set():
+            self.asked.set()
+            await self.goes_on.wait()
+            raise StoreUnavailable("away")
+        return await self.store.load_call(*arguments)
 
 
 class Decided(AgentState):
@@ -294,3 +316,23 @@ async def test_a_batch_that_a_shutdown_cuts_short_counts_as_nothing(app: App, mo
     async with app.worker(graph):
         await run.result()
     assert len(attempts) == 2
+
+
+async def test_stopped_while_the_database_goes_away(app: App) -> None:
+    """The attempt fails before it hears of the stop: it is not made again."""
+    done: list[str] = []
+
+    def act() -> str:
+        done.append("act")
+        return "acted"
+
+    thread_id, store = app.thread(), Away(app.store)
+    async with app.worker(agent([act], [call("act", "1")]), store=store):
+        run = await app.start("agent", thread_id)
+        await store.asked.wait()
+        await run.stop()
+        store.goes_on.set()
+        with pytest.raises(RunStopped):
+            await asyncio.wait_for(run.result(), 10)
+    assert_saved_as_stopped(await app.state(thread_id))
+    assert done == []
