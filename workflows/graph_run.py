@@ -139,20 +139,21 @@ class GraphRun:
             CancelledError: The run was stopped; the state says so.
         """
         self._check_identity()
+        cause: BaseException | None = None
         try:
             try:
                 position = await self._to_the_end()
             except (ActivityError, ApplicationError) as exc:
                 if cancel_requested():
                     raise asyncio.CancelledError from exc
-                position = await self._failed(exc)
+                position, cause = await self._failed(exc), exc
         except asyncio.CancelledError:
             position = await self._close(CloseTask(run=self._run, status="stopped"))
             if position.code in ("", "STOPPED") and position.next != "end":
                 raise  # otherwise the run had come to an end of its own while the cancel was on its way
         await workflow.wait_condition(workflow.all_handlers_finished)
         if position.next == "fail":
-            raise ApplicationError(position.error or position.code, type=position.code, non_retryable=True)
+            raise ApplicationError(position.error or position.code, type=position.code, non_retryable=True) from cause
         return RunResult(thread_id=self._input.thread_id, version=position.version, step=position.step)
 
     def _check_identity(self) -> None:

@@ -87,7 +87,7 @@ async def test_a_tool_that_would_end_its_worker(app: App, bad: Any, said: str) -
 
 @pytest.mark.parametrize(
     ("where", "bad", "said"),
-    [*((where, *one) for where in ("thread", "loop") for one in BAD), ("router", exits, "SystemExit(3)")],
+    [*((where, *one) for where in ("thread", "loop") for one in BAD), ("router", exits, "SystemExit: 3")],
 )
 async def test_a_node_that_would_end_its_worker(app: App, where: str, bad: Any, said: str) -> None:
     ran: list[str] = []

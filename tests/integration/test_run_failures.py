@@ -105,6 +105,10 @@ async def test_a_node_that_raises_fails_the_run_readably(app: App) -> None:
     assert isinstance(cause, ApplicationError)
     assert cause.type == "NODE_001"
     assert "node 'n0' failed: LookupError: no such customer" in cause.message
+    causes = [cause.cause]
+    while causes[-1] is not None:
+        causes.append(causes[-1].__cause__)
+    assert [getattr(one, "type", None) for one in causes[:-1]] == [None, "NODE_001", "NodeError", "LookupError"]
     meta = (await app.state(thread_id)).execution_meta
     assert (meta.status, meta.current_node) == ("error", "n0")
     assert "no such customer" in meta.internal_data["error"]
