@@ -29,6 +29,12 @@ class CutShort(ApplicationError):
         super().__init__(f"{name} was cut short by the shutdown of its worker", type=WORKER_SHUTDOWN)
 
 
+def is_shutdown() -> bool:
+    """Whether the cancel that this attempt has met is its worker's shutdown, not a stop of the run."""
+    details = activity.cancellation_details()
+    return details is not None and details.worker_shutdown
+
+
 def is_first_attempt(run: RunRef) -> bool:
     """Whether nothing can have been done for this task before: its first attempt, in a run that was never reset."""
     info = activity.info()
@@ -161,8 +167,7 @@ async def run_code(
         if running.done() and not (gave_up or running.cancelled() or running.exception()):
             return running.result()
         _abandon(running)
-        details = activity.cancellation_details()
-        if details is not None and details.worker_shutdown:
+        if is_shutdown():
             raise CutShort(name) from None
         raise
     if not running.done():

@@ -25,7 +25,7 @@ from ..runtime.telemetry import Metrics
 from ..runtime.telemetry.store_spans import with_spans
 from ..runtime.telemetry.tracing import Tracing
 from ..runtime.wire import RunTask
-from .attempt import CutShort
+from .attempt import CutShort, is_shutdown
 from .observe import observed, show_outcome
 
 T = TypeVar("T")
@@ -126,11 +126,10 @@ def boundary(method: Callable[[Self, Task], Awaitable[T]]) -> Callable[[Self, Ta
         except TenxGraphError as exc:
             raise temporal_failure(exc) from exc
         except asyncio.CancelledError:  # wherever it was: looking up, waiting for a claim, in a batch
-            details = activity.cancellation_details()
-            if details is not None and details.worker_shutdown:
+            if is_shutdown():
                 raise CutShort(info.activity_type) from None
             raise
-        except SystemExit as exc:  # of a router, say; it would end the event loop
+        except SystemExit as exc:  # of a reducer, say; it would end the event loop
             raise temporal_failure(NodeError(f"{info.activity_type} raised {exc!r}")) from exc
 
     return at_boundary

@@ -145,9 +145,7 @@ class ToolSteps:
         # The step is closed: a next run goes on behind it. A router may not expect calls that were cancelled.
         state.execution_meta.current_node = node.name
         try:
-            who = f"the Command of node {node.name!r}"
-            target = graph.checked(goto, who) if goto else await graph.next_node(state, node.name)
-            state.execution_meta.current_node = target
+            state.execution_meta.current_node = await graph.following(state, node.name, goto)
         except RoutingError as exc:
             logger.warning("thread %s: the next run has to find the node after %r: %s", run.thread_id, node.name, exc)
         return entries
@@ -155,12 +153,12 @@ class ToolSteps:
 
 def _merged_if_it_can_be(state: AgentState, results: list[CallResult], node: str) -> str | None:
     """As ``merge_results``; what cannot be joined is left out, for the step has to be closed."""
-    before, baseline = state.model_copy(deep=True), state.model_copy(deep=True)
+    baseline = state.model_copy(deep=True)
     try:
         return merge_results(state, baseline, results, node=node)
     except TerminalError as exc:
         logger.warning("what the tools of node %r changed is lost, their results are not: %s", node, exc)
-        state.__dict__.update(before.__dict__)
+        state.__dict__.update(baseline.__dict__)
         return None
 
 

@@ -186,26 +186,32 @@ class GraphClient:
         run_input = RunInput(
             graph=graph, thread_id=thread_id, user_id=user_id, input=entered, config=dict(config or {})
         )
-        try:
-            handle = await self._start(run_input)
-        except WorkflowAlreadyStartedError as exc:
-            current = self.handle(thread_id, user_id=user_id)
-            waits_for = await _open_interrupts(current)
-            if not (waits_for and run_input.config.get("drop_interrupts") is True):
-                what = f"waits for an answer to {', '.join(waits_for)}" if waits_for else "is open"
-                remedy = (
-                    "answer it, stop it, or drop the question with config {'drop_interrupts': True}"
-                    if waits_for
-                    else "wait for its end, or stop it first"
-                )
-                raise InputError(
-                    f"a run of thread {thread_id!r} {what} (workflow {exc.workflow_id}, run {exc.run_id}); {remedy}"
-                ) from exc
+        while True:
+            try:
+                return RunHandle(thread_id, await self._start(run_input))
+            except WorkflowAlreadyStartedError as exc:
+                await self._end_open_run(run_input, exc)
+
+    async def _end_open_run(self, run_input: RunInput, found: WorkflowAlreadyStartedError) -> None:
+        """Stop the run that is in the way, if it waits for a person and its question may be dropped.
+
+        Raises:
+            InputError: It does not, or may not be; says what to do.
+        """
+        current = self.handle(run_input.thread_id, user_id=run_input.user_id)
+        waits_for = await _open_interrupts(current)
+        what, remedy = "is open", "wait for its end, or stop it first"
+        if waits_for:
+            what = f"waits for an answer to {', '.join(waits_for)}"
+            remedy = "answer it, stop it, or drop the question with config {'drop_interrupts': True}"
+        if not waits_for or run_input.config.get("drop_interrupts") is not True:
+            raise InputError(
+                f"a run of thread {run_input.thread_id!r} {what} (workflow {found.workflow_id}, run {found.run_id}); "
+                f"{remedy}"
+            ) from found
+        with suppress(RunStopped, RunFailed, InputError):  # the last: it has ended meanwhile
             await current.stop()
-            with suppress(RunStopped, RunFailed):
-                await current.result()
-            handle = await self._start(run_input)
-        return RunHandle(thread_id, handle)
+            await current.result()
 
     async def _start(self, run_input: RunInput) -> WorkflowHandle[Any, RunResult]:
         """With the search attributes where the namespace has them, else with a memo that says the same."""

@@ -112,7 +112,8 @@ class Scope:
             InterruptExpired: Nobody answered in time.
             ValueError: The question is wrong: its schema, its timeout, or what happens then.
         """
-        _check_question(response_schema, timeout, on_timeout)
+        _check_question(response_schema, on_timeout)
+        expires_after = _seconds(timeout)
         whose = f"tool:{self.tool_call_id}" if self.tool_call_id else f"node:{self.node}"
         key = f"{whose}:{name}"
         if key in self.answers:
@@ -130,13 +131,13 @@ class Scope:
             response_schema=response_schema,
             tool_call_id=self.tool_call_id,
             default=None if isinstance(on_timeout, OnTimeout) else to_jsonable(on_timeout),
-            timeout=_seconds(timeout),
+            timeout=expires_after,
             on_timeout=on_timeout.value if isinstance(on_timeout, OnTimeout) else "answer",
         )
         raise GraphInterrupt(request)
 
 
-def _check_question(response_schema: Any, timeout: Any, on_timeout: Any) -> None:
+def _check_question(response_schema: Any, on_timeout: Any) -> None:
     """A person is asked this, perhaps for days: what is wrong with it is said to who wrote it."""
     if response_schema is not None:
         try:
@@ -144,17 +145,18 @@ def _check_question(response_schema: Any, timeout: Any, on_timeout: Any) -> None
         except Exception as exc:  # whatever a schema makes the library do
             said = exc.message if isinstance(exc, SchemaError) else f"{type(exc).__name__}: {exc}"
             raise ValueError(f"the response_schema of interrupt() is no JSON Schema: {said}") from exc
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and not math.isnan(timeout)
-    if not (timeout is None or number or isinstance(timeout, timedelta)):
-        raise ValueError(f"the timeout of interrupt() is a number of seconds or a timedelta, not {timeout!r}")
     if isinstance(on_timeout, str) and on_timeout in {choice.value for choice in OnTimeout}:
         raise ValueError(f"on_timeout={on_timeout!r} would be taken as the answer; pass OnTimeout.{on_timeout.upper()}")
 
 
-def _seconds(timeout: float | timedelta | None) -> float | None:
-    """Unlike a deadline of code, one that has passed is none: time is up at once."""
+def _seconds(timeout: Any) -> float | None:
+    """Unlike a deadline of code, one that has passed does not mean none: time is up at once."""
+    if timeout is None:
+        return None
     given = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    return None if given is None or given >= UNBOUNDED.total_seconds() else max(0.0, float(given))
+    if not isinstance(given, int | float) or isinstance(given, bool) or math.isnan(given):
+        raise ValueError(f"the timeout of interrupt() is a number of seconds or a timedelta, not {timeout!r}")
+    return None if given >= UNBOUNDED.total_seconds() else max(0.0, float(given))
 
 
 _scope: ContextVar[Scope | None] = ContextVar("tenxgraph_interrupt_scope", default=None)

@@ -34,8 +34,8 @@ class Progress:
         self._position = position
         self._shows_status = shows_status
         self._status = "paused" if position.interrupts else "running"
-        self.doomed = False
-        """The run ends with this step: nobody needs to answer any more."""
+        self.doom: BaseException | None = None
+        """What ends the run with this step: nobody needs to answer any more, and who waits for that fails, too."""
         self._commits = asyncio.Lock()
         # Before anything runs: a handler may run before `run` does, and in a replay in another order.
         self._open_new()
@@ -56,6 +56,11 @@ class Progress:
         for ref in self._position.interrupts:
             if not self.answers.knows(ref.interrupt_id):
                 self.answers.open(ref)
+
+    @property
+    def doomed(self) -> bool:
+        """Whether the run ends with this step."""
+        return self.doom is not None
 
     @property
     def committing(self) -> bool:

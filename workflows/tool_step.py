@@ -36,8 +36,6 @@ class ToolStep:
         self._should_roll_over = should_roll_over
         self._roll_over = roll_over
         self._under_way = 0
-        self._cause: ActivityError | ApplicationError | None = None
-        """What doomed the step; whoever waits for a person then fails for it, too."""
         self._batches: dict[str, asyncio.Task[dict[str, ToolOutcome]]] = {}
         """The batch that runs a call for the first time."""
 
@@ -87,8 +85,7 @@ class ToolStep:
                 if paused is None:
                     return outcome
         except (ActivityError, ApplicationError) as exc:
-            self._cause = self._cause or exc
-            self._progress.doomed = True
+            self._progress.doom = self._progress.doom or exc
             raise
 
     async def _attempts(self, call: ToolCallRef, *, resumed: bool) -> ToolOutcome:
@@ -152,5 +149,5 @@ class ToolStep:
         await settle(calls, should_roll_over, self._roll_over)
         failures = [failure for call in calls if (failure := call.exception())]
         if failures:
-            raise self._cause or failures[0]
+            raise self._progress.doom or failures[0]
         return [call.result() for call in calls]

@@ -36,8 +36,7 @@ async def advance(
     try:
         while True:
             source = meta.current_node
-            who = f"the Command of node {source!r}"
-            target = graph.checked(goto, who) if goto else await graph.next_node(state, source)
+            target = await graph.following(state, source, goto)
             meta.step += 1
             meta.current_node = target  # before it may be one step too many: the next run goes on from there
             if target != END and meta.step >= config.recursion_limit:

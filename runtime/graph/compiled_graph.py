@@ -64,6 +64,14 @@ class CompiledGraph:
                     return self.checked(target, f"the router after node {source!r}")
         return next((edge.target for edge in edges if edge.target), END)
 
+    async def following(self, state: AgentState, source: str, goto: str | None) -> str:
+        """Where a run goes from ``source``: where a ``Command`` sends it, else where the edges lead.
+
+        Raises:
+            RoutingError: There is no such node, or a router raised.
+        """
+        return self.checked(goto, f"the Command of node {source!r}") if goto else await self.next_node(state, source)
+
     def checked(self, target: str, who: str) -> str:
         """``target``, if the run can go there.
 

@@ -6,9 +6,9 @@ import asyncio
 import resource
 import threading
 
-from tenxgraph_temporal import END, AgentState, Message, StateGraph, ToolContext, ToolNode, tool
+from tenxgraph_temporal import AgentState, Message, ToolContext, tool
 
-from ..support.graphs import agent, asks, call, wants_tools, world
+from ..support.graphs import agent, asks, call, loop, world
 from ..support.world import do
 from .stop_graphs import tell
 
@@ -81,13 +81,7 @@ async def crowded_model(state: AgentState) -> Message:
     return asks(call("pay", "1"))
 
 
-_builder = StateGraph(AgentState, name="crowded_tool")
-_builder.add_node("model", crowded_model)
-_builder.add_node("tools", ToolNode([pay]))
-_builder.set_entry_point("model")
-_builder.add_conditional_edges("model", wants_tools, ["tools", END])
-_builder.add_edge("tools", "model")
-crowded_tool = _builder.compile()
+crowded_tool = loop(crowded_model, [pay], name="crowded_tool")
 crowded_node = agent([crowd, pay], [call("crowd", "1")], [call("pay", "2")], name="crowded_node")
 
 hoarding = agent(

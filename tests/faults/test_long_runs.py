@@ -126,7 +126,7 @@ async def test_the_handle_of_the_start_stops_a_run_that_rolled_over(forgetful: A
     app, thread_id = forgetful, forgetful.thread()
     async with app.worker(counter(100_000), max_cached_workflows=100):
         run = await app.start("counter", thread_id, config={"recursion_limit": 1_000_000})
-        await until_counted(app, thread_id, 50)
+        await until_counted(app, thread_id, 51)
         await run.stop()
         with pytest.raises(RunStopped):
             await asyncio.wait_for(run.result(), 30)

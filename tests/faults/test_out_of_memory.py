@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ..support.app import App, eventually
+from ..support.app import App, attempt_failures, eventually
 from ..support.memory_limit import memory_limit
 from ..support.world import World
 from .memory_graphs import HERE, MIB
@@ -38,8 +38,7 @@ async def test_a_worker_that_has_no_thread_left(app: App, world: World, graph: s
     thread_id = app.thread()
 
     async def refused() -> bool:
-        pending = (await run.workflow.describe()).raw_description.pending_activities
-        return any(one.last_failure.application_failure_info.type == "WORKER_001" for one in pending)
+        return "WORKER_001" in await attempt_failures(run)
 
     async with app.process(f"{HERE}:{graph}", OUTSIDE_WORLD=world.address) as crowded:
         run = await app.start(graph, thread_id)

@@ -19,7 +19,7 @@ from tenxgraph_temporal.runtime.errors import StoreUnavailable
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
 from ..support import graphs
-from ..support.app import App, eventually
+from ..support.app import App, attempt_failures, eventually
 from ..support.graphs import agent, asks, call
 from ..support.stopping import assert_saved_as_stopped, results, status_of, stopped
 
@@ -305,14 +305,10 @@ async def test_a_batch_that_a_shutdown_cuts_short_counts_as_nothing(app: App, mo
     graph = agent([waits], [call("waits", "1")])
     thread_id = app.thread()
 
-    async def last_failure() -> str:
-        pending = (await run.workflow.describe()).raw_description.pending_activities
-        return "".join(one.last_failure.application_failure_info.type for one in pending)
-
     async with app.worker(graph, cancel_grace=timedelta(seconds=1)):
         run = await app.start("agent", thread_id)
         await running.wait()
-    assert await eventually(last_failure) == "WorkerShutdown"
+    assert await eventually(lambda: attempt_failures(run)) == ["WorkerShutdown"]
     async with app.worker(graph):
         await run.result()
     assert len(attempts) == 2

@@ -127,6 +127,12 @@ def activities(history: WorkflowHistory) -> list[str]:
     ]
 
 
+async def attempt_failures(run: RunHandle) -> list[str]:
+    """The types of the last failures of the activities that are pending."""
+    pending = (await run.workflow.describe()).raw_description.pending_activities
+    return [type_ for one in pending if (type_ := one.last_failure.application_failure_info.type)]
+
+
 async def eventually(check: Callable[[], Awaitable[Any]], *, timeout: float = 30) -> Any:
     """Wait until ``check`` returns something true."""
     async with asyncio.timeout(timeout):

@@ -54,6 +54,17 @@ def agent(
         # A fresh message each time: a model never sends the same object twice.
         return Message.model_validate({**message.model_dump(exclude={"message_id"}), "message_id": None})
 
+    return loop(model, tools, state=state, name=name)
+
+
+def loop(
+    model: Callable[..., Any],
+    tools: Sequence[Callable[..., Any] | Tool],
+    *,
+    state: type[AgentState] = AgentState,
+    name: str = "agent",
+) -> CompiledGraph:
+    """A model and its tools in turn, until it asks for none."""
     builder = StateGraph(state, name=name)
     builder.add_node("model", model)
     builder.add_node("tools", ToolNode(tools, execution=EXECUTION))
