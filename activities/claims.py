@@ -7,6 +7,7 @@ import contextlib
 import logging
 import uuid
 from datetime import timedelta
+from functools import cached_property
 from types import TracebackType
 
 from temporalio import activity
@@ -40,18 +41,22 @@ class Claims:
         self._tool = tool
         self._attributes = {"node": task.node, "tool": tool.name}
         self._key = key if tool.in_doubt != "rerun" else None
-        info = activity.info()
-        self._intent = Intent(
-            ledger_key=self._key or "",
-            owner=f"{info.activity_id}/{info.attempt}/{uuid.uuid4()}",
-            lease=LEASE,
-            tool=tool.name,
-            attempt=info.attempt,
-            worker=host.worker,
-        )
+        self._worker = host.worker
         self._renewal: asyncio.Task[None] | None = None
         self.recorded = False
         self.doubt: InDoubt | None = None
+
+    @cached_property
+    def _intent(self) -> Intent:
+        info = activity.info()
+        return Intent(
+            ledger_key=self._key or "",
+            owner=f"{info.activity_id}/{info.attempt}/{uuid.uuid4()}",
+            lease=LEASE,
+            tool=self._tool.name,
+            attempt=info.attempt,
+            worker=self._worker,
+        )
 
     async def __aenter__(self) -> Claims:
         if self._key is None:

@@ -8,6 +8,7 @@ activity anyway: histories stay small. The run's input is the one place where us
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
@@ -79,12 +80,17 @@ class Wire(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
+        defaults = _defaults(type(self))
         return {
             name: value
             for name, value in handler(self).items()
-            if fields[name].is_required() or getattr(self, name) != fields[name].default
+            if name not in defaults or getattr(self, name) != defaults[name]
         }
+
+
+@cache
+def _defaults(cls: type[BaseModel]) -> dict[str, Any]:
+    return {name: field.default for name, field in cls.model_fields.items() if not field.is_required()}
 
 
 DEADLINE_GRACE = 15.0

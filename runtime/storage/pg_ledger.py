@@ -147,7 +147,11 @@ class PgLedger:
         query = self._db.sql(_LOAD_CALLS)
         columns = [list(column) for column in zip(*calls, strict=True)]
         rows = await self._db.run(lambda c: c.fetch(query, *columns))
-        return [(any_json(row["tool_calls"]), any_json(row["result"])) for row in rows]
+        messages: dict[tuple[str, str], Json] = {}
+        for (thread_id, message_id, _), row in zip(calls, rows, strict=True):
+            if (thread_id, message_id) not in messages:  # the calls of a message come together: read once for all
+                messages[thread_id, message_id] = any_json(row["tool_calls"])
+        return [(messages[call[:2]], any_json(row["result"])) for call, row in zip(calls, rows, strict=True)]
 
     async def claim(self, thread_id: str, intent: Intent) -> Claim:
         """See ``ToolLedger.claim``."""

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -125,7 +125,7 @@ class RedisCache:
             "state_id": snapshot.state_id,
             "row": snapshot.row,
             "unsaved_messages": sorted(snapshot.unsaved_messages),
-            "origin": dataclasses.asdict(snapshot.origin) if snapshot.origin else None,
+            "origin": _plain(snapshot.origin) if snapshot.origin else None,
         }
         meta = load_json(snapshot.fields.get(_META, b"{}"))
         fields = {
@@ -189,6 +189,11 @@ class RedisCache:
 
     def _count(self, operation: str, exc: Exception) -> None:
         self._metrics.cache_faults.add(1, {"operation": operation, "error": type(exc).__name__})
+
+
+def _plain(origin: Origin) -> dict[str, Any]:
+    """Not ``asdict``, which copies the position item by item."""
+    return {field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)}
 
 
 def _key(thread_id: str, user_id: str) -> str:

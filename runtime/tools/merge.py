@@ -53,6 +53,8 @@ def requested_changes(cls: type[AgentState], values: dict[str, Any], updates: di
     Raises:
         KeyError, pydantic.ValidationError, EncodingError: As for a state that is at hand.
     """
+    if not (values or updates):
+        return {}
     cls().set_fields(values)
     cls().apply(updates)
     changes = {name: to_jsonable(value) for name, value in values.items()}
