@@ -18,6 +18,8 @@ from ..runtime.wire import DEADLINE_GRACE, UNBOUNDED, WORKER_SHUTDOWN, Limits, R
 
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between heartbeats; how soon a cancel is seen."""
+LOCAL_GRACE = 5.0
+"""Seconds that a local attempt has when its worker shuts down: nobody else would ever end it."""
 MAX_DETAILS_BYTES = 1024 * 1024
 """Largest details of a heartbeat; Temporal refuses 2 MB, and the attempt with them."""
 
@@ -32,7 +34,9 @@ class CutShort(ApplicationError):
 def is_shutdown() -> bool:
     """Whether the cancel that this attempt has met is its worker's shutdown, not a stop of the run."""
     details = activity.cancellation_details()
-    return details is not None and details.worker_shutdown
+    if details is None:  # Temporal always says why
+        return activity.info().is_local
+    return details.worker_shutdown
 
 
 def is_first_attempt(run: RunRef) -> bool:
@@ -79,10 +83,16 @@ class TriedToExit(Exception):
 
 
 class Pulse:
-    """Tells Temporal, while it is entered, that the attempt is alive, with the details that the code reported last."""
+    """Tells Temporal, while it is entered, that the attempt is alive, with the details that the code reported last.
+
+    Of a local attempt Temporal wants to know nothing; it is ended ``LOCAL_GRACE`` after its worker began to shut down.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._local = activity.info().is_local
+        self._grace = LOCAL_GRACE
         self._details = tuple(activity.info().heartbeat_details)  # kept for the attempt after this one
         self._converter = activity.payload_converter()
         self._timer: asyncio.TimerHandle | None = None
@@ -111,10 +121,17 @@ class Pulse:
 
     def _report(self, details: tuple[Any, ...]) -> None:
         self._details = details
-        activity.heartbeat(*details)
+        if not self._local:
+            activity.heartbeat(*details)
 
     def _beat(self) -> None:
-        activity.heartbeat(*self._details)
+        if not self._local:
+            activity.heartbeat(*self._details)
+        elif activity.is_worker_shutdown() and self._task is not None:
+            self._grace -= HEARTBEAT_INTERVAL
+            if self._grace <= 0:
+                self._task.cancel()
+                return
         self._timer = self._loop.call_later(HEARTBEAT_INTERVAL, self._beat)
 
 

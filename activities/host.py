@@ -26,6 +26,7 @@ from ..runtime.telemetry.store_spans import with_spans
 from ..runtime.telemetry.tracing import Tracing
 from ..runtime.wire import RunTask
 from .attempt import CutShort, is_shutdown
+from .fresh_steps import FreshSteps
 from .observe import observed, show_outcome
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Host:
     faults: Faults = field(default_factory=Faults)
     tracing: Tracing | None = None
     """``None`` makes no spans."""
+    fresh: FreshSteps = field(default_factory=FreshSteps)
 
     @classmethod
     def of(

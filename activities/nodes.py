@@ -45,7 +45,10 @@ class NodeRunner:
     async def run(self, task: NodeTask) -> Position:
         """Run the node on its state and commit what it returned; where that is done already, run nothing."""
         with Pulse() as pulse:
-            return await self._run(task, pulse)
+            position = await self._run(task, pulse)
+        if position.local and activity.info().attempt == 1:
+            self._host.fresh.add(task.run, position.step)
+        return position
 
     async def _run(self, task: NodeTask, pulse: Pulse) -> Position:
         host = self._host

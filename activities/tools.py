@@ -31,10 +31,19 @@ class ToolRunner:
     async def run_batch(self, task: BatchTask) -> BatchOutcome:
         """The calls of one message, concurrently; each has its own deadline, record, error and interrupt.
 
-        A later attempt replays what finished. An error that ends the run is raised when all calls have settled.
+        A later attempt replays what finished. An error that ends the run is raised when all calls have settled. A local
+        attempt is made only where the step is fresh; see ``FreshSteps``.
         """
-        with Pulse() as pulse:
-            return await self._run_batch(task, pulse)
+        local = activity.info().is_local
+        if local and (activity.is_worker_shutdown() or not self._host.fresh.take(task.run, task.step)):
+            return BatchOutcome(declined=True)
+        try:
+            with Pulse() as pulse:
+                return await self._run_batch(task, pulse)
+        except Exception:
+            if local:
+                self._host.fresh.add(task.run, task.step)
+            raise
 
     async def _run_batch(self, task: BatchTask, pulse: Pulse) -> BatchOutcome:
         graph, node = self._host.graph(task.run.graph), name_in(activity.info().activity_type)

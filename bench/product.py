@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, Message, StateGraph, ToolNode
+from tenxgraph_temporal.runtime.tools.tool_node import Execution
 
 
 class BenchState(AgentState):
@@ -14,7 +14,7 @@ class BenchState(AgentState):
     blob: str = ""
 
 
-def work(turns: int, calls: int, execution: Literal["activity", "batch"] = "activity") -> CompiledGraph:
+def work(turns: int, calls: int, execution: Execution = "activity") -> CompiledGraph:
     """A graph of the shape W(turns, calls)."""
 
     async def noop(n: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 from temporalio.client import Client, WorkflowHandle
@@ -19,6 +19,7 @@ from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 from tenxgraph_temporal.runtime.storage.redis_cache import RedisCache
 from tenxgraph_temporal.runtime.telemetry import Metrics
+from tenxgraph_temporal.runtime.tools.tool_node import Execution
 
 from .floor import Floor, Shape, node, tool
 from .product import work
@@ -107,6 +108,7 @@ class Stage:
             "floor": floor,
             "product": lambda: product("activity"),
             "batch": lambda: product("batch"),
+            "local": lambda: product("local"),
         }
         if self.peers and work.blob <= _LARGEST_FOR_PEERS:
             sides["langgraph"] = langgraph
@@ -158,7 +160,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """A stage for ``works``: Temporal, Postgres and Valkey of its own, all workers in this process."""
     shapes = sorted({(one.turns, one.calls) for one in works})
-    graphs = [work(*shape, how) for shape in shapes for how in ("activity", "batch")] + [*more]
+    graphs = [work(*shape, how) for shape in shapes for how in get_args(Execution)] + [*more]
     database, metrics = Database(), Metrics()
     limits: dict[str, Any] = {
         "max_concurrent_activities": 200,

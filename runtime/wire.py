@@ -173,6 +173,8 @@ class Position(Wire):
     call_limits: Limits = Limits(timeout=300.0, step_timeout=900.0)
     batch: bool = False
     """The calls run in one activity."""
+    local: bool = False
+    """That activity is tried as a local one first."""
     then: str = ""
     """The node that follows a tool step as things stand: it commits the step before it runs."""
     then_limits: Limits = Limits()
@@ -295,9 +297,10 @@ class BatchTask(RunTask):
 
 
 class BatchOutcome(Wire):
-    """How the calls of a batch ended, in their order."""
+    """How the calls of a batch ended, in their order. ``declined``: none was run, for it is no local activity's."""
 
-    outcomes: tuple[ToolOutcome, ...]
+    outcomes: tuple[ToolOutcome, ...] = ()
+    declined: bool = False
 
 
 class CommitToolsTask(RunTask):

@@ -15,6 +15,7 @@ from tenxgraph_temporal.examples.process import outside_world
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 
+from .support import graphs
 from .support.app import App
 from .support.world import World
 
@@ -59,3 +60,11 @@ async def app(stack: DevStack, client: Client, store: PostgresStore, tmp_path: P
 async def world() -> AsyncIterator[World]:
     async with outside_world() as address:
         yield World(address)
+
+
+@pytest.fixture(params=["activity", "batch", "local"])
+def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs with one activity per call, with one for all calls of a message, and with a local one for them."""
+    monkeypatch.setattr(graphs, "EXECUTION", request.param)
+    monkeypatch.setenv("EXECUTION", request.param)  # worker processes
+    return str(request.param)

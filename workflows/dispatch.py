@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -31,6 +31,8 @@ _PASSING = (STORE_UNAVAILABLE, WORKER_SHUTDOWN, WORKER_EXHAUSTED)
 """Failures that say nothing about the step: it is tried again for as long as it takes."""
 _LONGEST_PAUSE = timedelta(minutes=10)
 """How much later than a database that was away for half an hour or more a run may come back."""
+_LONGEST_LOCAL_PAUSE = timedelta(seconds=1)
+"""Between attempts at a local activity, within a workflow task; a longer one is a timer, and does not keep it open."""
 _COMMIT_TIMEOUT = timedelta(seconds=60)
 _CANCEL_PATIENCE = timedelta(seconds=10)
 """How long a cancel waits for a commit, e.g. while the database is down."""
@@ -46,15 +48,11 @@ async def run_local(name: str, task: Wire, result_type: type[T]) -> T:
 
     A cancel waits for it: a commit that is under way comes to its end before the one that answers the cancel.
     """
+    options: dict[str, Any] = {"start_to_close_timeout": _COMMIT_TIMEOUT, "retry_policy": _COMMIT_RETRY}
     running = asyncio.create_task(
         _until_it_passes(
-            lambda: workflow.execute_local_activity(
-                name,
-                task,
-                result_type=result_type,
-                start_to_close_timeout=_COMMIT_TIMEOUT,
-                retry_policy=_COMMIT_RETRY,
-            )
+            lambda: _locally(name, task, result_type, **options),
+            lambda exc: _says_nothing(exc) or isinstance(exc.cause, TimeoutError),
         )
     )
     try:
@@ -69,8 +67,7 @@ async def run_local(name: str, task: Wire, result_type: type[T]) -> T:
 
 async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, summary: str) -> T:
     """A node or a tool call, within its limits; user code runs only here."""
-    allowed = limits.attempt_timeout
-    timeout = UNBOUNDED if allowed is None else timedelta(seconds=allowed + DEADLINE_GRACE)
+    timeout = _longest_attempt(limits)
     return await _until_it_passes(
         lambda: workflow.execute_activity(
             name,
@@ -79,25 +76,73 @@ async def run_step(name: str, task: Wire, result_type: type[T], limits: Limits, 
             task_queue=limits.task_queue,
             start_to_close_timeout=timeout,
             heartbeat_timeout=_HEARTBEAT_TIMEOUT,
-            retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=limits.retry_interval),
-                maximum_interval=timedelta(seconds=10),
-                maximum_attempts=limits.max_attempts,
-                non_retryable_error_types=[_NOT_AGAIN],
-            ),
+            retry_policy=_retries(limits),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
-        )
+        ),
+        _says_nothing,
     )
 
 
-async def _until_it_passes(make: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an activity whose failure says nothing about the step: a database that is down, a deploy, missing keys."""
+async def try_locally(name: str, task: Wire, result_type: type[T], limits: Limits, summary: str) -> T | None:
+    """A step in the worker that has the workflow, as ``run_step`` otherwise. ``None``: it has to be one of those."""
+    try:
+        return await _locally(
+            name,
+            task,
+            result_type,
+            start_to_close_timeout=_longest_attempt(limits),
+            retry_policy=_retries(limits, but_for=_PASSING),
+            local_retry_threshold=_LONGEST_LOCAL_PAUSE,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=summary,
+        )
+    except ActivityError as exc:
+        if not _says_nothing(exc):
+            raise
+        if cancel_requested():
+            raise asyncio.CancelledError from exc
+        return None
+
+
+async def _locally(name: str, task: Wire, result_type: type[T], **options: Any) -> T:
+    """A local activity, whose failure the SDK raises bare; here it comes as any other activity's."""
+    try:
+        result: T = await workflow.execute_local_activity(name, task, result_type=result_type, **options)
+        return result
+    except (ApplicationError, TimeoutError) as exc:
+        raise ActivityError(
+            f"{name} failed",
+            scheduled_event_id=0,
+            started_event_id=0,
+            identity="",
+            activity_type=name,
+            activity_id="",
+            retry_state=None,
+        ) from exc
+
+
+def _longest_attempt(limits: Limits) -> timedelta:
+    allowed = limits.attempt_timeout
+    return UNBOUNDED if allowed is None else timedelta(seconds=allowed + DEADLINE_GRACE)
+
+
+def _retries(limits: Limits, *, but_for: Sequence[str] = ()) -> RetryPolicy:
+    return RetryPolicy(
+        initial_interval=timedelta(seconds=limits.retry_interval),
+        maximum_interval=timedelta(seconds=10),
+        maximum_attempts=limits.max_attempts,
+        non_retryable_error_types=[_NOT_AGAIN, *but_for],
+    )
+
+
+async def _until_it_passes(make: Callable[[], Awaitable[T]], passes: Callable[[ActivityError], bool]) -> T:
+    """Repeat an activity whose failure ``passes``: a database that is down, a deploy, missing keys."""
     for pause in pauses():
         try:
             return await make()
         except ActivityError as exc:
-            if not (isinstance(exc.cause, ApplicationError) and _passes(exc.cause)):
+            if not passes(exc):
                 raise
             if cancel_requested():  # it is spent: a pause here would not end, and the step be made once more
                 raise asyncio.CancelledError from exc
@@ -115,7 +160,11 @@ def pauses() -> Iterator[timedelta]:
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
-def _passes(failure: ApplicationError) -> bool:
+def _says_nothing(exc: ActivityError) -> bool:
+    """Whether an activity's failure says nothing about the step."""
+    failure = exc.cause
+    if not isinstance(failure, ApplicationError):
+        return False
     if failure.type in _PASSING:
         return True
     # The SDK's own failure has no type; why the task could not be read is below it.

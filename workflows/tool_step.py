@@ -22,7 +22,7 @@ from ..runtime.wire import (
     node_activity,
     tool_activity,
 )
-from .dispatch import is_the_models, reason_of, run_step
+from .dispatch import is_the_models, reason_of, run_step, try_locally
 from .progress import Progress
 from .settle import settle
 
@@ -135,7 +135,11 @@ class ToolStep:
         summary = ", ".join(f"{call.tool} {call.tool_call_id}" for call in calls)[:200]
         self._under_way += 1
         try:
-            outcome = await run_step(batch_activity(step.node), task, BatchOutcome, limits, summary)
+            name, outcome = batch_activity(step.node), None
+            if step.local and not resumed:
+                outcome = await try_locally(name, task, BatchOutcome, limits, summary)
+            if outcome is None or outcome.declined:
+                outcome = await run_step(name, task, BatchOutcome, limits, summary)
         finally:
             self._under_way -= 1
         return {one.tool_call_id: one for one in outcome.outcomes}

@@ -16,6 +16,9 @@ from ..wire import InterruptRef, Limits, Position, ToolCallRef
 from .compiled_graph import CompiledGraph
 from .node import Node
 
+_LONGEST_LOCAL = 900.0
+"""Seconds that a local activity may take. After half an hour the server gives up the workflow task around it."""
+
 
 async def advance(
     graph: CompiledGraph, state: AgentState, *, config: RunConfig, version: int, goto: str | None = None
@@ -86,7 +89,8 @@ def position_at(graph: CompiledGraph, state: AgentState, *, config: RunConfig, v
             resumed=resumed,
             calls=tuple(_call_ref(node, call, config, usual) for call in calls),
             call_limits=usual,
-            batch=node.tools.execution == "batch",
+            batch=node.tools.execution in ("batch", "local"),
+            local=node.tools.execution == "local" and timeout is not None and timeout <= _LONGEST_LOCAL,
             **_expected(graph, node.name, config),
         )
     except TerminalError as exc:

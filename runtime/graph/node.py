@@ -44,6 +44,11 @@ class Node:
         if isinstance(target, ToolNode):
             if retry is not None:
                 raise GraphDefinitionError(f"node {name!r}: tools are retried one by one; use @tool(retry=...)")
+            if target.execution == "local" and task_queue is not None:
+                raise GraphDefinitionError(
+                    f"node {name!r} has a task_queue of its own, but its ToolNode has execution='local', which runs "
+                    "where the graph does; use execution='batch', or leave out the task_queue"
+                )
             return cls(name=name, tools=target, timeout=timeout, task_queue=task_queue)
         if not callable(target):
             raise GraphDefinitionError(f"node {name!r}: {target!r} is not a function or ToolNode")

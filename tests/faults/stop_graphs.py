@@ -57,6 +57,12 @@ def poison() -> str:
     return "never"
 
 
+def poison_locally() -> str:
+    do(world(), "poison_locally")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
 def poison_node(state: AgentState) -> None:
     do(world(), "poison_node")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -78,6 +84,7 @@ sync_working = agent([sync_work], [call("sync_work", "c1")], name="sync_working"
 polling = agent([polls], [call("polls", "c1")], name="polling")
 stepping = agent([steps], [call("steps", "c1")], name="stepping")
 poisonous = agent([poison], [call("poison", "c1")], name="poisonous")
+poisonous_locally = agent([poison_locally], [call("poison_locally", "c1")], name="poisonous_locally", execution="local")
 poisonous_node = one_node("poisonous_node", poison_node)
 node_working = one_node("node_working", node_work)
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+from temporalio.common import RetryPolicy
+
+from tenxgraph_temporal.runtime.errors import StoreUnavailable
+from tenxgraph_temporal.workflows import dispatch
+
 from ..support.app import App
-from ..support.graphs import StoryState
+from ..support.graphs import StoryState, agent, call
 from ..support.proxy import door_to
+from ..support.stopping import assert_saved_as_stopped, stopped
 from ..support.world import World
 from .test_worker_killed import STORY, TOOLS, assert_as_undisturbed, undisturbed
 
@@ -82,3 +92,49 @@ async def test_postgres_is_out_of_reach_between_effect_and_record(app: App, worl
     assert dict(await world.counts()) == dict.fromkeys(TOOLS, 2)
     await assert_as_undisturbed(app, world, thread_id, expected)
     assert (await app.state(thread_id, StoryState)).execution_meta.status == "completed"
+
+
+@dataclass
+class Outage:
+    """A store that takes no commit for a while: it refuses or, where it ``hangs``, never answers."""
+
+    store: Any
+    hangs: bool
+    commits: int = 2
+    """As many are lost from now on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def commit(self, commit: Any) -> Any:
+        if self.commits:
+            self.commits -= 1
+            if self.hangs:
+                await asyncio.sleep(3600)
+            raise StoreUnavailable("away")
+        return await self.store.commit(commit)
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["refuses", "hangs"])
+async def test_an_outage_outlasts_the_attempts_at_a_commit(
+    app: App, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """The commit that begins a run, and the one that answers a stop, are made when the database is back."""
+    monkeypatch.setattr(dispatch, "_COMMIT_RETRY", RetryPolicy(maximum_attempts=1))
+    monkeypatch.setattr(dispatch, "_COMMIT_TIMEOUT", timedelta(seconds=1))
+    running = asyncio.Event()
+
+    async def hang() -> str:
+        running.set()
+        await asyncio.sleep(3600)
+        return "late"
+
+    thread_id, store = app.thread(), Outage(app.store, hangs)
+    async with app.worker(agent([hang], [call("hang", "1")]), store=store):
+        run = await app.start("agent", thread_id)
+        await asyncio.wait_for(running.wait(), 20)
+        assert store.commits == 0
+        store.commits = 2
+        await stopped(run, within=20)
+    assert store.commits == 0
+    assert_saved_as_stopped(await app.state(thread_id))

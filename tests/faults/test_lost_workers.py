@@ -154,7 +154,7 @@ async def test_steps_that_kill_their_workers_end_the_run(app: App, world: World)
             async with app.process(*spec(name), **env) as worker:
                 await worker.wait()
 
-    async def poisoned(name: str, action: str, step: str) -> None:
+    async def poisoned(name: str, action: str, step: str, attempts: int = 5) -> None:
         thread_id, queue = app.thread(), f"{app.queue}-{name}"
         supervisor = asyncio.create_task(supervise(name, queue))
         try:
@@ -166,7 +166,7 @@ async def test_steps_that_kill_their_workers_end_the_run(app: App, world: World)
         finally:
             supervisor.cancel()
             await asyncio.gather(supervisor, return_exceptions=True)
-        assert (await world.counts())[action] == 5
+        assert (await world.counts())[action] == attempts
         assert step in str(failure.value), failure.value
         assert "lost its worker" in str(failure.value)
         assert step in meta.internal_data["error"]
@@ -174,6 +174,8 @@ async def test_steps_that_kill_their_workers_end_the_run(app: App, world: World)
     await asyncio.gather(
         poisoned("poisonous", "poison_tool", "tool:poison"),
         poisoned("poisonous_node", "poison_node", "node:poisonous_node"),
+        # The local attempt, and those that Temporal counts.
+        poisoned("poisonous_locally", "poison_locally", "tools:tools", 6),
     )
 
 

@@ -18,8 +18,7 @@ from tenxgraph_temporal.runtime.client import RunStopped
 from tenxgraph_temporal.runtime.errors import StoreUnavailable
 from tenxgraph_temporal.runtime.thread_call import ThreadInterrupted
 
-from ..support import graphs
-from ..support.app import App, attempt_failures, eventually
+from ..support.app import App, activities, attempt_failures, eventually
 from ..support.graphs import agent, asks, call
 from ..support.stopping import assert_saved_as_stopped, results, status_of, stopped
 
@@ -290,7 +289,8 @@ async def test_stopped_where_the_way_on_needs_what_did_not_happen(app: App) -> N
     assert (await app.state(thread_id, Decided)).context[-1].text() == "done"
 
 
-async def test_a_batch_that_a_shutdown_cuts_short_counts_as_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("execution", ["batch", "local"], indirect=True)
+async def test_a_batch_that_a_shutdown_cuts_short_counts_as_nothing(app: App, execution: str) -> None:
     running = asyncio.Event()
     attempts: list[int] = []
 
@@ -301,17 +301,52 @@ async def test_a_batch_that_a_shutdown_cuts_short_counts_as_nothing(app: App, mo
             await asyncio.sleep(3600)
         return "done"
 
-    monkeypatch.setattr(graphs, "EXECUTION", "batch")
     graph = agent([waits], [call("waits", "1")])
     thread_id = app.thread()
 
     async with app.worker(graph, cancel_grace=timedelta(seconds=1)):
         run = await app.start("agent", thread_id)
         await running.wait()
-    assert await eventually(lambda: attempt_failures(run)) == ["WorkerShutdown"]
+        asked = time.monotonic()
+    assert time.monotonic() - asked < 40
+    if execution == "batch":
+        assert await eventually(lambda: attempt_failures(run)) == ["WorkerShutdown"]
     async with app.worker(graph):
         await run.result()
     assert len(attempts) == 2
+    assert [record.status for record in await app.store.calls(thread_id)] == ["finished"]
+
+
+async def test_stopped_during_a_local_attempt(app: App) -> None:
+    """A worker hears of it when it next reports on the workflow task, within four fifths of that task's timeout."""
+    running = asyncio.Event()
+    told: list[str] = []
+
+    async def hang(context: ToolContext) -> str:
+        context.heartbeat("where it stands")  # goes nowhere, and does no harm
+        running.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+        return "late"
+
+    def quick() -> str:
+        return "quick"
+
+    thread_id = app.thread()
+    async with app.worker(agent([hang, quick], [call("hang", "h"), call("quick", "q")], execution="local")):
+        run = await app.start("agent", thread_id)
+        await running.wait()
+        await stopped(run, within=13)
+    state = await app.state(thread_id)
+    assert_saved_as_stopped(state)
+    assert told == ["cancelled"]
+    assert results(state)["q"] == "quick"
+    assert "cancelled" in results(state)["h"]
+    assert {c.tool: c.status for c in await app.store.calls(thread_id)} == {"hang": "cancelled", "quick": "finished"}
+    assert activities(await run.workflow.fetch_history()) == ["node:model"]
 
 
 async def test_stopped_while_the_database_goes_away(app: App) -> None:

@@ -65,6 +65,7 @@ async def assert_recorded_calls_never_ran_again(app: App, world: World, threads:
     assert not late, late
 
 
+@pytest.mark.usefixtures("execution")
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_killed_at_a_moment(app: App, world: World, moment: str) -> None:
     thread_id = app.thread()

@@ -6,16 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ..support import graphs
 from ..support.app import App
 from ..support.encryption import K1, with_keys
-
-
-@pytest.fixture(params=["activity", "batch"])
-def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test runs with one activity per call, and with one for all calls of a message."""
-    monkeypatch.setattr(graphs, "EXECUTION", request.param)
-    return str(request.param)
 
 
 @pytest.fixture

@@ -7,14 +7,15 @@ import json
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, cast
 
 from tenxgraph_temporal import END, AgentState, CompiledGraph, Message, StateGraph, Tool, ToolContext, ToolNode
+from tenxgraph_temporal.runtime.tools.tool_node import Execution
 
 from .world import do
 
-EXECUTION: Literal["activity", "batch"] = "activity"
-"""How ``agent`` runs its tools; the fixture ``execution`` changes it."""
+EXECUTION = cast(Execution, os.environ.get("EXECUTION", "activity"))
+"""How ``agent`` runs its tools, here and in the worker processes; the fixture ``execution`` changes it."""
 
 
 def call(name: str, call_id: str = "", /, **arguments: Any) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def agent(
     name: str = "agent",
     answer: str = "done",
     once: bool = False,
+    execution: Execution | None = None,
 ) -> CompiledGraph:
     """A model that asks for each turn's calls in order, then answers; anew for each user message, unless ``once``."""
 
@@ -54,7 +56,7 @@ def agent(
         # A fresh message each time: a model never sends the same object twice.
         return Message.model_validate({**message.model_dump(exclude={"message_id"}), "message_id": None})
 
-    return loop(model, tools, state=state, name=name)
+    return loop(model, tools, state=state, name=name, execution=execution)
 
 
 def loop(
@@ -63,11 +65,12 @@ def loop(
     *,
     state: type[AgentState] = AgentState,
     name: str = "agent",
+    execution: Execution | None = None,
 ) -> CompiledGraph:
     """A model and its tools in turn, until it asks for none."""
     builder = StateGraph(state, name=name)
     builder.add_node("model", model)
-    builder.add_node("tools", ToolNode(tools, execution=EXECUTION))
+    builder.add_node("tools", ToolNode(tools, execution=execution or EXECUTION))
     builder.set_entry_point("model")
     builder.add_conditional_edges("model", wants_tools, ["tools", END])
     builder.add_edge("tools", "model")
