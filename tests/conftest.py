@@ -15,7 +15,6 @@ from tenxgraph_temporal.examples.process import outside_world
 from tenxgraph_temporal.runtime.devstack import DevStack, dev_stack
 from tenxgraph_temporal.runtime.storage.postgres import PostgresStore
 
-from .support import graphs
 from .support.app import App
 from .support.world import World
 
@@ -65,6 +64,5 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture(params=["activity", "batch", "local"])
 def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each test runs with one activity per call, with one for all calls of a message, and with a local one for them."""
-    monkeypatch.setattr(graphs, "EXECUTION", request.param)
-    monkeypatch.setenv("EXECUTION", request.param)  # worker processes
+    monkeypatch.setenv("EXECUTION", request.param)
     return str(request.param)

@@ -14,8 +14,10 @@ from tenxgraph_temporal.runtime.tools.tool_node import Execution
 
 from .world import do
 
-EXECUTION = cast(Execution, os.environ.get("EXECUTION", "activity"))
-"""How ``agent`` runs its tools, here and in the worker processes; the fixture ``execution`` changes it."""
+
+def execution_of_tools() -> Execution:
+    """How ``agent`` runs its tools unless told, here and in the worker processes; the fixture ``execution`` sets it."""
+    return cast(Execution, os.environ.get("EXECUTION", "activity"))
 
 
 def call(name: str, call_id: str = "", /, **arguments: Any) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def loop(
     """A model and its tools in turn, until it asks for none."""
     builder = StateGraph(state, name=name)
     builder.add_node("model", model)
-    builder.add_node("tools", ToolNode(tools, execution=execution or EXECUTION))
+    builder.add_node("tools", ToolNode(tools, execution=execution or execution_of_tools()))
     builder.set_entry_point("model")
     builder.add_conditional_edges("model", wants_tools, ["tools", END])
     builder.add_edge("tools", "model")
