@@ -1,20 +1,18 @@
-"""People in the loop: pausing, answering, expiring, approving."""
+"""Questions that nodes and tools ask, and their answers."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tenxgraph_temporal import AgentState, InterruptExpired, OnTimeout, RunHandle, StateGraph, interrupt, tool
-from tenxgraph_temporal.runtime.client import RunFailed
+from tenxgraph_temporal import AgentState, RunHandle, StateGraph, interrupt
 from tenxgraph_temporal.runtime.errors import InputError
 
 from ..support.app import App, eventually
 from ..support.graphs import agent, call, results
-from ..support.pausing import paused, until_paused
+from ..support.pausing import paused
 
 pytestmark = pytest.mark.usefixtures("execution", "keeps_workflows")
 
@@ -173,14 +171,6 @@ async def test_a_question_that_is_wrong_is_not_asked(app: App, question: dict[st
     assert said in results(state)[0]
 
 
-async def test_time_that_is_up_already(app: App) -> None:
-    def ask() -> str:
-        return str(interrupt("?", timeout=timedelta(seconds=-5), on_timeout="the default"))
-
-    _, state = await app.run(agent([ask], [call("ask", "1")]))
-    assert results(state) == ["the default"]
-
-
 async def test_an_answer_that_is_too_large_is_refused(app: App) -> None:
     def ask() -> str:
         return str(len(interrupt("?")))
@@ -236,164 +226,6 @@ async def test_none_cancels(app: App) -> None:
         await run.answer(None)
         await run.result()
     assert results(await app.state(thread_id)) == ["cancelled"]
-
-
-async def test_what_happens_when_nobody_answers(app: App) -> None:
-    def default() -> str:
-        return str(interrupt("?", timeout=0.2, on_timeout="the default"))
-
-    def error() -> str:
-        return str(interrupt("?", timeout=0.2))
-
-    def caught() -> str:
-        try:
-            return str(interrupt("?", timeout=0.2))
-        except InterruptExpired:
-            return "went on"
-
-    calls = [call("default", "1"), call("error", "2"), call("caught", "3")]
-    _, state = await app.run(agent([default, error, caught], calls))
-    first, second, third = results(state)
-    assert first == "the default"
-    assert "InterruptExpired" in second
-    assert third == "went on"
-
-
-async def test_a_run_may_fail_when_nobody_answers(app: App) -> None:
-    def ask() -> str:
-        return str(interrupt("?", timeout=0.2, on_timeout=OnTimeout.FAIL))
-
-    def waits_for_ever() -> str:
-        return str(interrupt("?"))
-
-    thread_id = app.thread()
-    async with app.worker(agent([ask, waits_for_ever], [call("ask", "1"), call("waits_for_ever", "2")])):
-        with pytest.raises(RunFailed, match="nobody answered") as failure:
-            await (await app.start("agent", thread_id)).result()
-    assert failure.value.code == "INTERRUPT_TIMEOUT"
-    assert (await app.state(thread_id)).execution_meta.status == "error"
-
-
-async def test_a_run_that_fails_while_somebody_is_asked_says_why(app: App, execution: str) -> None:
-    """Not that nobody answered the one who is asked, who is not told either that an answer was accepted."""
-    may_end = asyncio.Event()
-
-    def ask() -> str:
-        return str(interrupt("?"))
-
-    async def slow() -> str:
-        await may_end.wait()
-        return "slow"
-
-    def ask_in_vain() -> str:
-        return str(interrupt("?", timeout=1, on_timeout=OnTimeout.FAIL))
-
-    turn = [call("ask", "1"), call("slow", "2"), call("ask_in_vain", "3")]
-    thread_id = app.thread()
-    async with app.worker(agent([ask, slow, ask_in_vain], turn)):
-        run = await app.start("agent", thread_id)
-        if execution != "activity":  # which asks when all its calls have been made
-            may_end.set()
-        await until_paused(run, 2)
-        (asked,) = [ref for ref in await run.interrupts() if ref.tool_call_id == "1"]
-        if execution == "activity":
-            await until_paused(run, 0)
-            with pytest.raises(InputError, match="answered already, or its time is up"):
-                await run.answer("late", interrupt_id=asked.interrupt_id)
-        may_end.set()
-        with pytest.raises(RunFailed, match=r"nobody answered interrupt int_\w+ \(tool:3:0\) within"):
-            await run.result()
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected", "ran_with"),
-    [
-        ({"approved": True, "by": "ada"}, "deleted /a", ["/a"]),
-        ({"approved": True, "arguments": {"path": "/b"}}, "deleted /b", ["/b"]),
-        ({"approved": False, "reason": "too risky"}, "rejected the call: too risky", []),
-        (None, "rejected the call", []),
-    ],
-)
-async def test_approval_without_code(app: App, answer: Any, expected: str, ran_with: list[str]) -> None:
-    ran: list[str] = []
-
-    @tool(requires_approval=lambda arguments: arguments["path"] != "/tmp")
-    def delete(path: str) -> str:
-        ran.append(path)
-        return f"deleted {path}"
-
-    graph = agent([delete], [call("delete", "1", path="/a"), call("delete", "2", path="/tmp")])
-    async with paused(app, graph) as (thread_id, run):
-        meta = (await app.state(thread_id)).execution_meta
-        assert meta.interrupt_data is not None
-        assert meta.interrupt_data["interrupt"]["value"] == {
-            "tool": "delete",
-            "arguments": {"path": "/a"},
-            "tool_call_id": "1",
-        }
-        await run.answer(answer)
-        await run.result()
-    assert sorted(ran) == sorted([*ran_with, "/tmp"])
-    state = await app.state(thread_id)
-    assert expected in results(state)[0]
-    record = next(c for c in await app.store.calls(thread_id) if c.ledger_key.endswith(":1"))
-    assert record.envelope is not None
-    audit = record.envelope["value"]["metadata"]["approval"]
-    assert audit["approved"] is bool(ran_with)
-    assert audit["by"] == (answer or {}).get("by", "")
-
-
-async def test_a_remote_tool_is_carried_out_by_the_client(app: App) -> None:
-    @tool(remote=True)
-    def pick_file(title: str) -> str:
-        """Let the user pick a file."""
-        raise AssertionError("runs on the client")
-
-    async with paused(app, agent([pick_file], [call("pick_file", "1", title="CV")])) as (thread_id, run):
-        meta = (await app.state(thread_id)).execution_meta
-        assert meta.interrupt_data is not None
-        assert meta.interrupt_data["interrupt"]["reason"] == "remote_tool_call"
-        assert meta.interrupt_data["interrupt"]["value"]["arguments"] == {"title": "CV"}
-        await run.answer({"file": "cv.pdf"})
-        await run.result()
-    assert results(await app.state(thread_id)) == ['{"file":"cv.pdf"}']
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_pauses_at_nodes(app: App, when: str) -> None:
-    visits: list[str] = []
-    builder = StateGraph(name="g")
-    for name in ("a", "b"):
-        builder.add_node(name, lambda state, name=name: visits.append(name))
-    builder.set_entry_point("a").add_edge("a", "b")
-    graph = builder.compile(**{f"interrupt_{when}": ["b" if when == "before" else "a"]})  # type: ignore[arg-type]
-    async with paused(app, graph) as (thread_id, run):
-        assert visits == ["a"]
-        meta = (await app.state(thread_id)).execution_meta
-        assert meta.status == f"interrupted_{when}"
-        assert meta.current_node == "b"
-        await run.workflow.signal("resume", {"value": None})
-        await run.result()
-    assert visits == ["a", "b"]
-
-
-async def test_pauses_per_run(app: App) -> None:
-    graph = agent([], answer="hello")
-    async with paused(app, graph, config={"interrupt_before": ["model"]}) as (thread_id, run):
-        await run.answer(None)
-        await run.result()
-    assert (await app.state(thread_id)).context[-1].text() == "hello"
-
-
-@pytest.mark.parametrize("wrong", ["model", ["modle"], ["model", 5], {"model": True}])
-async def test_a_pause_that_cannot_be_made_is_refused(app: App, wrong: Any) -> None:
-    """Where somebody wants to look first, going on all the same is the worst there is."""
-    thread_id = app.thread()
-    async with app.worker(agent([])):
-        run = await app.start("agent", thread_id, config={"interrupt_before": wrong})
-        with pytest.raises(RunFailed, match=r"is not a list of nodes of graph 'agent' \(model, tools\)") as failure:
-            await run.result()
-    assert failure.value.code == "GRAPH_003"
 
 
 async def test_interrupt_outside_a_run() -> None:
