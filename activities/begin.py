@@ -113,7 +113,7 @@ class RunBegin:
         updates = task.input.get("state") or {}
         try:
             state.apply({name: value for name, value in updates.items() if name != "execution_meta"})
-        except (ValidationError, KeyError, AttributeError) as exc:
+        except (ValueError, KeyError, AttributeError) as exc:
             raise InputError(f"input['state'] does not fit: {problems(exc)}") from exc
         if meta.current_node == START:
             meta.current_node = await graph.entry(state)

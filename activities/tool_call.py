@@ -8,7 +8,6 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
 from temporalio.exceptions import ApplicationError
 
 from ..runtime.command import Command
@@ -215,7 +214,7 @@ class ToolCall(RecordedCall):
             goto = value.goto if isinstance(value, Command) else None
             result = CallResult(message=message, state=changes, goto=goto)
             _ = result.envelope  # now, while it can still be told to the model
-        except (EncodingError, ValidationError, KeyError, TypeError) as exc:
+        except (EncodingError, ValueError, KeyError, TypeError) as exc:
             text = f"Tool {self._tool.name!r} ran, but what it returned cannot be stored: {describe_error(exc)}"
             logger.error("%s (%s)", text, self._key)
             return self._failure(text, "RESULT")

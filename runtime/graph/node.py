@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from pydantic import ValidationError
-
 from ..command import Command
 from ..errors import GraphDefinitionError, NodeError, problems
 from ..limits import UNSET, Retry, Timeout, Unset
@@ -115,7 +113,7 @@ def apply_result(node: str, state: AgentState, result: Any) -> tuple[AgentState,
         result, goto = result.update, result.goto
     try:
         return _joined(state, result), goto
-    except (ValidationError, KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError) as exc:
         raise NodeError(f"node {node!r} returned what its state cannot take: {problems(exc)}") from exc
 
 

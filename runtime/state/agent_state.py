@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from .message import Message
-from .reducers import Reducer, add_messages
+from .reducers import Reducer, add_messages, reduced
 
 START = "__start__"
 END = "__end__"
@@ -105,11 +105,12 @@ class AgentState(BaseModel):
         Raises:
             KeyError: A name that is no field of this state.
             pydantic.ValidationError: A value that is not of the field's type.
+            ValueError: The field's reducer raised.
         """
         reducers = self.reducers()
         self.set_fields(
             {
-                name: reducers[name](getattr(self, name, None), value) if name in reducers else value
+                name: reduced(name, reducers[name], getattr(self, name, None), value) if name in reducers else value
                 for name, value in updates.items()
             }
         )

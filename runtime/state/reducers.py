@@ -18,6 +18,18 @@ from .message import Message
 Reducer = Callable[[Any, Any], Any]
 
 
+def reduced(field: str, reducer: Reducer, old: Any, new: Any) -> Any:
+    """What ``reducer`` makes of two values.
+
+    Raises:
+        ValueError: Whatever it raised.
+    """
+    try:
+        return reducer(old, new)
+    except Exception as exc:
+        raise ValueError(f"the reducer of field {field!r} raised {type(exc).__name__}: {exc}") from exc
+
+
 def add_messages(left: list[Message], right: list[Message]) -> list[Message]:
     """Append the messages whose id is new; partial (``delta``) messages are left out."""
     known = {message.message_id for message in left}

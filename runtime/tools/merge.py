@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from pydantic import ValidationError
-
-from ..errors import NodeError
+from ..errors import NodeError, problems
 from ..state import AgentState
 from ..state.encoding import dump_json, encode_state, load_json, to_jsonable
-from ..state.reducers import Reducer
+from ..state.reducers import Reducer, reduced
 from .result import CallResult
 
 logger = logging.getLogger(__name__)
@@ -70,6 +69,9 @@ def merge_results(state: AgentState, baseline: AgentState, results: Sequence[Cal
 
     Returns:
         The node that the first ``Command`` with a ``goto`` names.
+
+    Raises:
+        NodeError: A change that its field cannot hold, or that its reducer cannot join.
     """
     reducers = type(state).reducers()
     changed: set[str] = set()
@@ -83,10 +85,12 @@ def merge_results(state: AgentState, baseline: AgentState, results: Sequence[Cal
             elif name.startswith(UPDATE):
                 field = name.removeprefix(UPDATE)
                 if field in type(state).model_fields and field not in _NOT_THE_TOOLS:
-                    state.apply({field: value})
+                    with _fits(field, node):
+                        state.apply({field: value})
                     changed.add(field)
             elif name in type(state).model_fields and name not in _NOT_THE_TOOLS:
-                _merge_field(state, baseline, name, value, reducers.get(name), name in changed, node)
+                with _fits(name, node):
+                    _merge_field(state, baseline, name, value, reducers.get(name), name in changed, node)
                 changed.add(name)
     return next((result.goto for result in results if result.goto), None)
 
@@ -101,10 +105,7 @@ def _merge_field(
     node: str,
 ) -> None:
     current, base = getattr(state, name), getattr(baseline, name)
-    try:
-        state._assign(name, value)
-    except ValidationError as exc:
-        raise NodeError(f"node {node!r}: a tool changed field {name!r} to what it cannot hold: {exc}") from exc
+    state._assign(name, value)
     if not again:
         return
     if reducer is None:
@@ -115,7 +116,16 @@ def _merge_field(
             name,
         )
         return
-    state._assign(name, reducer(current, _difference(reducer, base, getattr(state, name))))
+    state._assign(name, reduced(name, reducer, current, _difference(reducer, base, getattr(state, name))))
+
+
+@contextmanager
+def _fits(field: str, node: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as exc:
+        said = f"node {node!r}: what a tool changed in field {field!r} cannot be kept: {problems(exc)}"
+        raise NodeError(said) from exc
 
 
 def _difference(reducer: Reducer, base: Any, value: Any) -> Any:

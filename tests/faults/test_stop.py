@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -42,8 +42,14 @@ class Away:
         return await self.store.load_call(*arguments)
 
 
+def only_once(old: str, new: str) -> str:
+    """A reducer that can't join two decisions."""
+    raise LookupError(f"{new!r} after {old!r}")
+
+
 class Decided(AgentState):
     decision: str = ""
+    decided_by: Annotated[str, only_once] = ""
 
 
 async def test_stop_reaches_every_kind_of_code(app: App) -> None:
@@ -260,14 +266,19 @@ async def test_stopped_where_the_way_on_needs_what_did_not_happen(app: App) -> N
 
     def record(state: Decided) -> str:
         state.decision = "no"
+        state.decided_by = "record"
         return "recorded"
+
+    def doubt(state: Decided) -> str:
+        state.decided_by = "doubt"
+        return "doubted"
 
     def route(state: Decided) -> str:
         return {"yes": "last"}[state.decision]
 
     builder = StateGraph(Decided, name="g")
-    builder.add_node("model", lambda state: asks(call("record", "1"), call("decides", "2")))
-    builder.add_node("tools", ToolNode([decides, record])).add_node("last", lambda state: "done")
+    builder.add_node("model", lambda state: asks(call("record", "1"), call("decides", "2"), call("doubt", "3")))
+    builder.add_node("tools", ToolNode([decides, record, doubt])).add_node("last", lambda state: "done")
     builder.set_entry_point("model").add_edge("model", "tools").add_edge("last", END)
     builder.add_conditional_edges("tools", route)
     thread_id = app.thread()
@@ -276,13 +287,15 @@ async def test_stopped_where_the_way_on_needs_what_did_not_happen(app: App) -> N
         await running.wait()
 
         async def has_recorded() -> bool:
-            return any(one.tool == "record" and one.status == "finished" for one in await app.store.calls(thread_id))
+            finished = {one.tool for one in await app.store.calls(thread_id) if one.status == "finished"}
+            return finished == {"record", "doubt"}
 
         await eventually(has_recorded)
         await stopped(run, within=6)
         state = await app.state(thread_id, Decided)
         assert_saved_as_stopped(state)
-        assert results(state)["1"] == "recorded"
+        assert (results(state)["1"], results(state)["3"]) == ("recorded", "doubted")
+        assert state.decided_by == ""
         assert "cancelled" in results(state)["2"]
         nxt = await app.start("g", thread_id, "go on", state={"decision": "yes"})
         await nxt.result()

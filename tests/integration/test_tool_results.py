@@ -152,3 +152,57 @@ async def test_a_node_cannot_spoil_the_thread(app: App) -> None:
         with pytest.raises(RunFailed, match="field 'count' of Typed was given a value that it cannot hold"):
             await (await app.start("g", thread_id)).result()
     assert (await app.state(thread_id, Typed)).execution_meta.status == "error"
+
+
+def in_step(old: int, new: int) -> int:
+    """A reducer that refuses most values."""
+    if new not in (old, old + 1):
+        raise LookupError(f"{new} does not follow {old}")
+    return new
+
+
+class Counting(AgentState):
+    count: Annotated[int, in_step] = 0
+
+
+class Adding(AgentState):
+    count: Annotated[int, operator.add] = 0
+
+
+async def test_a_reducer_that_raises_is_named(app: App) -> None:
+    ran: list[str] = []
+
+    def to_one(state: Counting) -> str:
+        state.count = 1
+        ran.append("to_one")
+        return "set"
+
+    def to_five(state: Counting) -> str:
+        state.count = 5
+        ran.append("to_five")
+        return "set"
+
+    def asks_for_five() -> Command:
+        return Command(update={"count": 5})
+
+    raised = "the reducer of field 'count' raised LookupError: 5 does not follow "
+    _, state = await app.run(agent([asks_for_five], [call("asks_for_five", "1")], state=Counting))
+    assert raised + "0" in results(state)[0], "the model can react"
+
+    builder = StateGraph(Counting, name="g")
+    builder.add_node("jump", lambda state: {"count": 5}).set_entry_point("jump")
+    apart = agent([to_one, to_five], [call("to_one", "1"), call("to_five", "2")], state=Counting)
+    async with app.worker(builder.compile(), apart):
+        with pytest.raises(RunFailed, match=f"node 'jump' returned what its state cannot take: {raised}0"):
+            await (await app.start("g", app.thread())).result()
+        with pytest.raises(RunFailed, match=r"input\['state'\] does not fit: " + raised + "0"):
+            await (await app.start("g", app.thread(), state={"count": 5})).result()
+        thread_id = app.thread()
+        with pytest.raises(RunFailed, match=f"node 'tools': what a tool changed .* cannot be kept: {raised}1"):
+            await (await app.start("agent", thread_id)).result()
+    ran.clear()
+    mended = agent([to_one, to_five], [call("to_one", "1"), call("to_five", "2")], state=Adding, once=True)
+    async with app.worker(mended):
+        await (await app.start("agent", thread_id, "go on")).result()
+    mended_state = await app.state(thread_id, Adding)
+    assert (results(mended_state), mended_state.count, ran) == (["set", "set"], 6, []), "not lost, and not run again"
