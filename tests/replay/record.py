@@ -1,7 +1,7 @@
 """Records the histories in ``histories/``: ``python -m tenxgraph_temporal.tests.replay.record``.
 
-Once recorded, a history stays: it stands for the runs that are open when a newer version is deployed. Record a new
-one, under a new name, when the run loop learns a new shape.
+Once recorded, a history stays: it stands for the runs that are open when a newer version is deployed. Only what has no
+file yet is recorded: add a run, under a new name, when the run loop learns a new shape.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ async def _waits(run: RunHandle, count: int) -> bool:
 
 
 async def record(app: App, name: str, graph: CompiledGraph, act: Any = None, **options: Any) -> None:
-    """Run ``graph``, do ``act`` to the run, keep its history."""
+    """Run ``graph``, do ``act`` to the run, keep its history, unless one of that name is kept already."""
+    if (FOLDER / f"{name}.json").exists():
+        return
     async with app.worker(graph):
         run = await app.start("agent", app.thread(), **options)
         if act is not None:
@@ -112,6 +114,8 @@ async def main() -> None:
             await record(app, "interrupt-expired", agent([ask_in_vain], [call("ask_in_vain", "1")]))
             await record(app, "interrupt-failed", agent([ask_or_fail], [call("ask_or_fail", "1")]))
             await record(app, "stopped", agent([hang], [call("hang", "1")]), stop)
+            for execution in ("batch", "local"):
+                await record(app, f"tools-{execution}", agent([add], two, two, execution=execution))
             await record(app, "recursion", agent([add], two, two), config={"recursion_limit": 2})
             await record(app, "refused", agent([add]), messages=None)
         await store.close()
