@@ -224,17 +224,18 @@ async def test_a_second_stop_changes_nothing(app: App) -> None:
 
 
 async def test_terminate_and_a_new_run(app: App) -> None:
-    running, attempts = asyncio.Event(), []
+    running = asyncio.Event()
+    attempts: list[str] = []
 
     async def slow() -> str:
-        attempts.append(1)
+        attempts.append("slow")
         running.set()
-        if len(attempts) == 1:
+        if attempts.count("slow") == 1:
             await asyncio.sleep(60)
         return "worked"
 
     def quick() -> str:
-        attempts.append(0)
+        attempts.append("quick")
         return "quick"
 
     thread_id = app.thread()
@@ -252,7 +253,7 @@ async def test_terminate_and_a_new_run(app: App) -> None:
     state = await app.state(thread_id)
     assert state.execution_meta.status == "completed"
     assert results(state) == {"s": "worked", "q": "quick"}
-    assert Counter(attempts) == {1: 2, 0: 1}
+    assert Counter(attempts) == {"slow": 2, "quick": 1}
 
 
 async def test_stopped_where_the_way_on_needs_what_did_not_happen(app: App) -> None:
